@@ -64,6 +64,7 @@ struct LayerView {
   std::span<const Tick> next_use;          ///< aligned with selected: tick of the next read; only with full knowledge
   std::span<const GroupView> groups;
   std::span<const PageId> filled;          ///< tails of this layer that became full in the step before: now evictable
+  std::span<const Tick> filled_next_use;   ///< aligned with filled; only with full knowledge
 
   std::uint32_t capacity = 0;    ///< HBM slots in all
   std::uint32_t free_slots = 0;

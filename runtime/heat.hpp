@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/ids.hpp"
+
+namespace lehr::runtime {
+
+/// Decayed access frequency and softmax mass of each page, in columns indexed by PageId (20 bytes a page).
+/// Decay is exponential with a half-life in steps and applied lazily: only pages that are read cost time.
+/// Masses are corrected for exposure: they are averaged over the reads in which a mass was seen, since a
+/// page that was not read had no chance to show one.
+class Heat {
+ public:
+  explicit Heat(float half_life_steps = 32.0F);
+
+  void grow(std::uint32_t rows);
+  void forget(PageId page);
+
+  /// Reads of `pages` in `step`; `mass` and `peak` aligned, or empty where unknown.
+  void read(std::span<const PageId> pages, std::span<const MassCode> mass,
+            std::span<const MassCode> peak, Step step);
+
+  float frequency(PageId page, Step now) const { return frequency_[page] * decay(now - last_[page]); }
+  float mean_mass(PageId page) const { return exposure_[page] > 0 ? mass_[page] / exposure_[page] : 0; }
+  float peak_mass(PageId page, Step now) const { return peak_[page] * decay(now - last_[page]); }
+
+  /// 2^(-age / half-life); 0 once that is below 2^-32 or the table's end.
+  float decay(std::uint32_t age) const { return age < decay_.size() ? decay_[age] : 0.0F; }
+
+ private:
+  std::vector<float> decay_;
+  std::vector<float> frequency_;
+  std::vector<float> mass_;
+  std::vector<float> peak_;
+  std::vector<float> exposure_;
+  std::vector<Step> last_;
+};
+
+}  // namespace lehr::runtime

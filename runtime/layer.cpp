@@ -1,0 +1,399 @@
+// SPDX-License-Identifier: Apache-2.0
+// One layer of one step, in the order in which it happens: resolve the selection, make room for new
+// tails, ask the policy, apply its plan, add up the load, let the machine run.
+#include "runtime/layer.hpp"
+
+#include <algorithm>
+#include <fmt/core.h>
+
+#include "kernels/base/check.hpp"
+#include "placement/plan_check.hpp"
+
+namespace lehr::runtime {
+
+namespace {
+
+void undo_guards(PageTable& table, std::span<const PageId> selected,
+                 std::span<const Tick> tick_before) {
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    --table.guard[selected[i]];
+    table.last_tick[selected[i]] = tick_before[i];
+  }
+}
+
+}  // namespace
+
+Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
+  const KvGeometry& shape = options_.geometry;
+  bool with_mass = !groups.empty();
+  bool with_peak = !groups.empty();
+  bool with_future = !groups.empty();
+  for (const GroupSelection& g : groups) {
+    const Sequence* s = find(g.sequence);
+    if (s == nullptr || std::find(batch_.begin(), batch_.end(), g.sequence) == batch_.end()) {
+      return invalid(fmt::format("layer {}: sequence {} takes no part in this step", layer.index, g.sequence));
+    }
+    if (g.kv_head >= shape.kv_heads) {
+      return invalid(fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads), Reason::kOutOfRange);
+    }
+    std::uint64_t expected_from = 0;
+    for (const std::uint32_t p : g.pages) {
+      if (p < expected_from || p >= s->blocks.size()) {
+        return invalid(fmt::format("layer {}, sequence {}, KV head {}: page {} is out of order or past the {} pages of the context",
+                                   layer.index, g.sequence, g.kv_head, p, s->blocks.size()), Reason::kOutOfRange);
+      }
+      expected_from = std::uint64_t{p} + 1;
+    }
+    if (!g.next_use.empty() && g.next_use.size() != g.pages.size()) {
+      return invalid("a group's next_use is not aligned with its pages");
+    }
+    with_mass &= g.mass != nullptr;
+    with_peak &= g.peak != nullptr;
+    with_future &= g.pages.empty() || !g.next_use.empty();
+  }
+  for (const GroupSelection& g : groups) {
+    const Sequence& s = *sequences_[g.sequence];
+    const PageId offset = table_.group_offset(layer.index, g.kv_head);
+    GroupView view{s.blocks, offset, g.mass, g.peak, static_cast<std::uint32_t>(layer.selected.size()), 0,
+                   s.number, g.kv_head};
+    const auto tail = static_cast<std::uint32_t>(s.blocks.size() - 1);
+    for (std::size_t i = 0; i < g.pages.size(); ++i) {
+      const std::uint32_t index = g.pages[i];
+      if (index == tail) break;  // the last one: ascending
+      const PageId page = s.blocks[index] + offset;
+      if (table_.last_tick[page] == layer.tick) continue;  // shared and selected by another sequence too
+      layer.tick_before.push_back(table_.last_tick[page]);
+      table_.last_tick[page] = layer.tick;
+      ++table_.guard[page];
+      layer.selected.push_back(page);
+      const bool hit = resident(table_.residency[page], kHbm);
+      layer.hit.push_back(hit ? 1 : 0);
+      if (!hit) layer.missed.push_back(page);
+      if (with_mass) layer.mass.push_back(g.mass[index]);
+      if (with_peak) layer.peak.push_back(g.peak[index]);
+      if (with_future) layer.next_use.push_back(g.next_use[i]);
+    }
+    view.count = static_cast<std::uint32_t>(layer.selected.size()) - view.first;
+    layer.groups.push_back(view);
+  }
+  for (const PageId page : filled_[layer.index]) {
+    layer.filled.push_back(page);
+    if (!with_future) continue;
+    Tick next = kNever;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const GroupView& view = layer.groups[g];
+      if (view.blocks.size() >= 2 && view.page(view.blocks.size() - 2) == page) next = groups[g].filled_next_use;
+    }
+    layer.filled_next_use.push_back(next);
+  }
+  return {};
+}
+
+void Runtime::find_tails(Layer& layer) {
+  for (const SequenceId id : batch_) {
+    const Sequence& s = *sequences_[id];
+    for (std::uint32_t head = 0; head < options_.geometry.kv_heads; ++head) {
+      const PageId page = s.blocks.back() + table_.group_offset(layer.index, head);
+      layer.tails.push_back(page);
+      layer.tail_length.push_back(tail_tokens(s));
+      if (!resident(table_.residency[page], kHbm)) layer.absent.push_back(page);
+    }
+  }
+}
+
+/// Before the policy is asked: is there room for the tails that this layer opens, now or by drops?
+Status Runtime::make_room_for_tails(Layer& layer) {
+  const std::uint32_t free = table_.slots(kHbm).available();
+  if (layer.absent.size() <= free) return {};
+  std::size_t owed = layer.absent.size() - free;
+  for (PageId page = 0; page < table_.rows() && owed > 0; ++page) {
+    if (table_.guard[page] == 0 && resident(table_.residency[page], kHbm)) --owed;
+  }
+  if (owed == 0) return {};
+  return refused(Reason::kNoEvictable,
+                 fmt::format("step {}, layer {}: {} tail pages need HBM and nothing more can leave it",
+                             step_, layer.index, layer.absent.size()));
+}
+
+/// Pages whose only copy lies below the home tier cannot be read in place: the layer waits for them.
+Status Runtime::stage_missing(Layer& layer) {
+  if (!home_.has_below()) return {};
+  for (const PageId page : layer.missed) {
+    if (resident(table_.residency[page], home_.home())) continue;
+    LEHR_TRY(home_.stage(page, false, layer.load, moves_bytes_ ? &layer.ops : nullptr));
+    ++layer.report.staged;
+  }
+  return {};
+}
+
+PageId Runtime::forced_victim() {
+  for (std::uint32_t tries = 0; tries < table_.rows(); ++tries) {
+    clock_hand_ = (clock_hand_ + 1) % table_.rows();
+    if (table_.guard[clock_hand_] == 0 && resident(table_.residency[clock_hand_], kHbm)) return clock_hand_;
+  }
+  return kNoPage;
+}
+
+void Runtime::drop_from_hbm(PageId page) {
+  LEHR_CHECK(1, (table_.residency[page] & ~tier_bit(kHbm)) != 0);
+  table_.drop(page, kHbm);
+  if ((table_.flags[page] & kPromotedUnread) != 0) {
+    table_.flags[page] &= static_cast<std::uint8_t>(~kPromotedUnread);
+    --unread_promotions_;
+  }
+}
+
+/// Pages that left HBM by another decision than the policy's are to it pages that went and came back.
+void Runtime::tell_policy_left(std::span<const PageId> pages) {
+  if (pages.empty()) return;
+  policy_->remove_pages(pages);
+  policy_->add_pages(pages, {}, table_.columns());
+}
+
+void Runtime::open_tails(Layer& layer) {
+  for (const PageId page : layer.absent) {
+    if (!table_.reserve(page, kHbm)) {
+      const PageId victim = forced_victim();
+      LEHR_CHECK(1, victim != kNoPage);
+      drop_from_hbm(victim);
+      tell_policy_left({&victim, 1});
+      ++layer.report.forced_drops;
+      const bool room = table_.reserve(page, kHbm);
+      LEHR_CHECK(1, room);
+    }
+    if (resident(table_.residency[page], home_.home())) {  // a resumed sequence's: its copy at home is out of date now
+      layer.load.link[options_.platform.link(home_.home(), kHbm)].add(page_bytes_);
+      if (moves_bytes_) {
+        layer.ops.push_back({PageOp::Kind::kCopy, home_.home(), kHbm, page, table_.version[page],
+                             table_.slot[home_.home()][page], table_.slot[kHbm][page]});
+      }
+      home_.release(page);
+    }
+    table_.mark_valid(page, kHbm);
+    table_.flags[page] |= kTail;
+    ++table_.guard[page];
+  }
+}
+
+void Runtime::apply(Layer& layer) {
+  const TierId home = home_.home();
+  const LinkId up = options_.platform.link(home, kHbm);
+  LayerPlan& plan = layer.plan;
+  for (const PageId page : plan.drop) drop_from_hbm(page);
+  layer.report.dropped += plan.drop.size();
+  open_tails(layer);
+  for (const PageId page : plan.install) {
+    if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);  // the read overtakes it
+    if (!table_.reserve(page, kHbm)) break;  // the plan checker names this; without it the rest is read in place
+    table_.flags[page] |= kInstalling;
+    ++layer.report.installed;
+    layer.load.hbm_bytes += page_bytes_;
+  }
+  for (const Promotion& m : plan.promote) {
+    if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0) continue;
+    if (!resident(table_.residency[m.page], home)) {
+      if (!home_.has_below() || !home_.stage(m.page, true, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {
+        ++layer.report.refused_promotions;
+        continue;
+      }
+      ++layer.report.staged;
+    }
+    if (!table_.reserve(m.page, kHbm)) {
+      ++layer.report.refused_promotions;
+      continue;
+    }
+    if (!m.urgent) {
+      background_.submit(m.page);
+      continue;
+    }
+    layer.load.link[up].add(page_bytes_);
+    layer.load.hbm_bytes += page_bytes_;
+    ++layer.report.promoted;
+    table_.flags[m.page] |= kPromotedUnread;
+    layer.arrived.push_back(m.page);  // marked valid at the layer's end
+    ++table_.guard[m.page];
+  }
+}
+
+/// Everything the layer reads, as load and as operations.
+void Runtime::note_reads(Layer& layer) {
+  const KvGeometry& shape = options_.geometry;
+  const LinkId up = options_.platform.link(home_.home(), kHbm);
+  const Bytes token_bytes = page_bytes_ / shape.page_tokens;
+  std::uint64_t tokens = 0;
+  for (const std::uint32_t n : layer.tail_length) tokens += n;
+  const std::size_t hits = layer.selected.size() - layer.missed.size();
+  layer.load.hbm_bytes += options_.weights_bytes / shape.layers + token_bytes * layer.tails.size() +
+                          token_bytes * tokens + page_bytes_ * hits;
+  layer.load.link[up].add(page_bytes_, static_cast<std::uint32_t>(layer.missed.size()));
+  tokens += std::uint64_t{layer.selected.size()} * shape.page_tokens;
+  const std::uint32_t ratio = std::max(1U, shape.q_heads / std::max(1U, shape.kv_heads));
+  layer.load.flops = 4.0 * static_cast<double>(tokens) * ratio * shape.head_dim;
+  layer.report.reads = layer.selected.size() + layer.tails.size();
+  layer.report.tail_reads = layer.tails.size();
+  layer.report.hits = hits + layer.tails.size();
+  layer.report.misses = layer.missed.size();
+  if (unread_promotions_ == 0) return;
+  for (std::size_t i = 0; i < layer.selected.size(); ++i) {
+    const PageId page = layer.selected[i];
+    if ((table_.flags[page] & kPromotedUnread) != 0 && layer.hit[i] != 0) {
+      --unread_promotions_;
+      table_.flags[page] &= static_cast<std::uint8_t>(~kPromotedUnread);
+      ++layer.report.promoted_used;
+    }
+  }
+}
+
+bool Runtime::write_back(PageId page, Layer& layer) {
+  if (!home_.reserve(page, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {
+    ++layer.report.busy_write_backs;
+    return false;
+  }
+  const TierId home = home_.home();
+  layer.load.link[options_.platform.link(kHbm, home)].add(page_bytes_);
+  layer.load.hbm_bytes += page_bytes_;
+  ++layer.report.written_back;
+  if (moves_bytes_) {
+    layer.ops.push_back({PageOp::Kind::kCopy, kHbm, home, page, table_.version[page],
+                         table_.slot[kHbm][page], table_.slot[home][page]});
+  }
+  table_.mark_valid(page, home);
+  table_.flags[page] &= static_cast<std::uint8_t>(~kTail);
+  --table_.guard[page];
+  filled_[layer.index].push_back(page);
+  return true;
+}
+
+void Runtime::write_back_full_tails(Layer& layer) {
+  std::erase_if(waiting_write_back_, [&](PageId page) {
+    return table_.layer[page] == layer.index && write_back(page, layer);
+  });
+  for (std::size_t i = 0; i < layer.tails.size(); ++i) {
+    if (layer.tail_length[i] != options_.geometry.page_tokens) continue;
+    if (!write_back(layer.tails[i], layer)) waiting_write_back_.push_back(layer.tails[i]);
+  }
+}
+
+/// Time, arrivals, late drops, guards.
+void Runtime::finish(Layer& layer) {
+  const LinkId up = options_.platform.link(home_.home(), kHbm);
+  layer.time = placement::layer_time(options_.platform, layer.load);
+  for (const PageId page : layer.arrived) {  // urgent promotions
+    table_.mark_valid(page, kHbm);
+    --table_.guard[page];
+  }
+  const std::size_t urgent = layer.arrived.size();
+  placement::LinkLoad carried;
+  background_.layer_ended(layer.time.total(), layer.load.link[up], layer.arrived, carried);
+  layer.report.promoted += layer.arrived.size() - urgent;
+  unread_promotions_ += layer.arrived.size();
+  for (const PageId page : layer.plan.install) {
+    if ((table_.flags[page] & kInstalling) == 0) continue;
+    table_.flags[page] &= static_cast<std::uint8_t>(~kInstalling);
+    table_.mark_valid(page, kHbm);
+  }
+  if (moves_bytes_) {
+    for (const PageId page : layer.arrived) {
+      layer.ops.push_back({PageOp::Kind::kCopy, home_.home(), kHbm, page, table_.version[page],
+                           table_.slot[home_.home()][page], table_.slot[kHbm][page]});
+    }
+  }
+  for (std::size_t i = 0; i < layer.selected.size(); ++i) --table_.guard[layer.selected[i]];
+  for (const PageId page : layer.plan.drop_after) drop_from_hbm(page);
+  layer.report.dropped += layer.plan.drop_after.size();
+
+  StepReport& r = layer.report;
+  r.time = layer.time;
+  r.total = layer.time.total();
+  r.exposed = layer.time.exposed();
+  for (std::size_t i = 0; i < r.link.size(); ++i) {
+    r.link[i].bytes = layer.load.link[i].bytes + layer.load.stall[i].bytes;
+    r.link[i].count = layer.load.link[i].count + layer.load.stall[i].count;
+  }
+  r.link[up].bytes += carried.bytes;
+  r.link[up].count += carried.count;
+  current_.add(r);
+  heat_.read(layer.selected, layer.mass, layer.peak, step_);
+}
+
+namespace {
+
+/// The reads of a layer, for machines that move bytes; installs are fetches.
+void list_reads(const PageTable& table, TierId home, std::span<const PageId> selected,
+                std::span<const std::uint8_t> hit, std::span<const PageId> tails,
+                std::vector<PageOp>& ops) {
+  for (const PageId page : tails) {
+    const SlotId slot = table.slot[kHbm][page];
+    ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table.version[page], slot, slot});
+    ops.push_back({PageOp::Kind::kRead, kHbm, kHbm, page, table.version[page], slot, slot});
+  }
+  for (std::size_t i = 0; i < selected.size(); ++i) {
+    const PageId page = selected[i];
+    const TierId from = hit[i] != 0 ? kHbm : home;
+    const bool keep = (table.flags[page] & kInstalling) != 0;
+    ops.push_back({keep ? PageOp::Kind::kFetch : PageOp::Kind::kRead, from, kHbm, page, table.version[page],
+                   table.slot[from][page], keep ? table.slot[kHbm][page] : kNoSlot});
+  }
+}
+
+}  // namespace
+
+Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> groups) {
+  if (!in_step_) return invalid("run_layer outside a step");
+  if (index != next_layer_) {
+    return invalid(fmt::format("layer {} is next, not {}", next_layer_, index));
+  }
+  Layer& layer = *scratch_;
+  layer.begin(index, step_ * options_.geometry.layers + index);
+  LEHR_TRY(resolve(layer, groups));
+  find_tails(layer);
+  Status ready = make_room_for_tails(layer);
+  if (ready) ready = stage_missing(layer);
+  if (!ready) {
+    undo_guards(table_, layer.selected, layer.tick_before);
+    return ready;
+  }
+  for (const PageId page : layer.tails) ++table_.version[page];
+  note_reads(layer);
+
+  LayerView view;
+  view.step = step_;
+  view.layer = index;
+  view.layers = options_.geometry.layers;
+  view.tick = layer.tick;
+  view.selected = layer.selected;
+  view.hit = layer.hit;
+  view.missed = layer.missed;
+  view.mass = layer.mass;
+  view.peak = layer.peak;
+  view.next_use = layer.next_use;
+  view.groups = layer.groups;
+  view.filled = layer.filled;
+  view.filled_next_use = layer.filled_next_use;
+  view.capacity = table_.slots(kHbm).capacity();
+  view.free_slots = table_.slots(kHbm).available();
+  view.must_free = static_cast<std::uint32_t>(layer.absent.size());
+  view.pages = table_.columns();
+  const placement::Link& up = options_.platform.links[options_.platform.link(home_.home(), kHbm)];
+  const placement::LayerTime so_far = placement::layer_time(options_.platform, layer.load);
+  const Bytes free_bytes = placement::link_bytes(up, so_far.under_compute(), page_bytes_);
+  const Bytes missed_bytes = page_bytes_ * layer.missed.size();
+  const auto crossing = static_cast<double>(std::max<std::size_t>(layer.missed.size(), 1));
+  view.from_tier[home_.home()] = {free_bytes > missed_bytes ? free_bytes - missed_bytes : 0,
+                                  static_cast<double>(page_bytes_) / up.curve.at(static_cast<double>(page_bytes_), crossing)};
+  policy_->decide(view, layer.plan);
+  filled_[index].clear();
+  if constexpr (LEHR_CHECKS >= 2) LEHR_TRY(placement::check_plan(view, layer.plan));
+
+  apply(layer);
+  if (moves_bytes_) {
+    list_reads(table_, home_.home(), layer.selected, layer.hit, layer.tails, layer.ops);
+  }
+  write_back_full_tails(layer);
+  finish(layer);
+  ++next_layer_;
+  if (moves_bytes_) LEHR_TRY(machine_->run_layer(step_, index, layer.ops));
+  return {};
+}
+
+}  // namespace lehr::runtime

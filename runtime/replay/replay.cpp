@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/replay/replay.hpp"
+
+#include <chrono>
+#include <optional>
+
+namespace lehr::runtime {
+
+namespace {
+
+/// Feeds one workload into one runtime, step by step.
+class Driver {
+ public:
+  Driver(const Workload& workload, Runtime& runtime, bool future)
+      : workload_(workload),
+        runtime_(runtime),
+        future_(future),
+        ids_(workload.sequences.size()),
+        layers_(workload.layers()) {}
+
+  Status step(std::uint32_t t) {
+    LEHR_TRY(arrive(t));
+    batch_.clear();
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      if (ids_[i]) batch_.push_back(*ids_[i]);
+    }
+    LEHR_TRY(runtime_.begin_step(batch_));
+    for (std::uint32_t l = 0; l < layers_; ++l) LEHR_TRY(layer(t, l));
+    LEHR_ASSIGN(report_, runtime_.end_step());
+    return leave(t);
+  }
+  const StepReport& report() const { return report_; }
+  std::size_t batch_size() const { return batch_.size(); }
+
+ private:
+  Tick tick(std::uint32_t start, std::uint32_t trace_step, std::uint32_t l) const {
+    return trace_step == TraceSelection::kNoStep ? kNever : (start + trace_step) * layers_ + l;
+  }
+
+  Status arrive(std::uint32_t t) {
+    std::vector<SequenceInfo> infos;
+    std::vector<std::size_t> who;
+    std::vector<std::vector<Tick>> first_use;
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      const ReplaySequence& s = workload_.sequences[i];
+      if (s.start != t) continue;
+      who.push_back(i);
+      infos.push_back({s.selection->trace().meta().prompt_tokens, {}});
+      if (future_) first_use.push_back(first_uses(s));
+    }
+    if (infos.empty()) return {};
+    for (std::size_t i = 0; i < first_use.size(); ++i) infos[i].first_use = first_use[i];
+    LEHR_ASSIGN(const auto made, runtime_.create_sequences(infos));
+    for (std::size_t i = 0; i < who.size(); ++i) ids_[who[i]] = made[i];
+    return {};
+  }
+
+  std::vector<Tick> first_uses(const ReplaySequence& s) const {
+    const auto& trace = s.selection->trace();
+    const std::uint32_t full = trace.meta().prompt_tokens / trace.meta().page_tokens;
+    std::vector<Tick> out;
+    for (std::uint32_t l = 0; l < layers_; ++l) {
+      for (std::uint32_t h = 0; h < trace.kv_heads(); ++h) {
+        for (std::uint32_t p = 0; p < full; ++p) {
+          out.push_back(tick(s.start, s.selection->first_step(l, h, p), l));
+        }
+      }
+    }
+    return out;
+  }
+
+  Status layer(std::uint32_t t, std::uint32_t l) {
+    groups_.clear();
+    ticks_.clear();
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      if (!ids_[i]) continue;
+      const ReplaySequence& s = workload_.sequences[i];
+      const auto& trace = s.selection->trace();
+      const std::uint32_t own = t - s.start;
+      for (std::uint32_t h = 0; h < trace.kv_heads(); ++h) {
+        const std::size_t g = s.selection->group(own, l, h);
+        GroupSelection group;
+        group.sequence = *ids_[i];
+        group.kv_head = h;
+        group.pages = s.selection->pages(g);
+        group.mass = trace.mass_row(own, l, h);
+        group.peak = trace.peak_row(own, l, h);
+        if (future_) {
+          const std::uint32_t pages = trace.pages_at(own);
+          if (pages >= 2) group.filled_next_use = tick(s.start, s.selection->first_step(l, h, pages - 2), l);
+          for (const std::uint32_t next : s.selection->next_step(g)) ticks_.push_back(tick(s.start, next, l));
+        }
+        groups_.push_back(group);
+      }
+    }
+    std::size_t at = 0;
+    for (GroupSelection& group : groups_) {
+      if (!future_) break;
+      group.next_use = std::span(ticks_).subspan(at, group.pages.size());
+      at += group.pages.size();
+    }
+    return runtime_.run_layer(l, groups_);
+  }
+
+  Status leave(std::uint32_t t) {
+    for (std::size_t i = 0; i < ids_.size(); ++i) {
+      const ReplaySequence& s = workload_.sequences[i];
+      if (!ids_[i] || s.start + s.selection->trace().steps() != t + 1) continue;
+      LEHR_TRY(runtime_.release(*ids_[i]));
+      ids_[i].reset();
+    }
+    return {};
+  }
+
+  const Workload& workload_;
+  Runtime& runtime_;
+  bool future_;
+  std::vector<std::optional<SequenceId>> ids_;
+  std::uint32_t layers_;
+  std::vector<SequenceId> batch_;
+  std::vector<GroupSelection> groups_;
+  std::vector<Tick> ticks_;
+  StepReport report_;
+};
+
+}  // namespace
+
+Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& options,
+                            std::unique_ptr<Machine> machine, const Progress& progress) {
+  LEHR_TRY(workload.validate());
+  LEHR_ASSIGN(const placement::PolicyDescriptor* descriptor,
+              placement::find_policy(options.runtime.policy));
+  RuntimeOptions runtime_options = options.runtime;
+  runtime_options.geometry = workload.sequences.front().selection->trace().geometry();
+  LEHR_ASSIGN(const auto runtime, Runtime::create(std::move(runtime_options), std::move(machine)));
+  Driver driver(workload, *runtime, descriptor->traits.needs_future);
+  ReplayResult result;
+  result.policy = options.runtime.policy;
+  result.steps = workload.steps();
+  const auto began = std::chrono::steady_clock::now();
+  for (std::uint32_t t = 0; t < result.steps; ++t) {
+    if (progress) progress(static_cast<double>(t) / result.steps);
+    LEHR_TRY(driver.step(t));
+    const StepReport& report = driver.report();
+    result.all.add(report);
+    result.tokens += driver.batch_size();
+    result.step_seconds.push_back(report.total);
+    if (report.measured > 0) result.measured_seconds.push_back(report.measured);
+    if (t < options.warmup_steps) continue;
+    result.warm.add(report);
+    result.warm_tokens += driver.batch_size();
+    ++result.warm_steps;
+  }
+  result.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  result.notes = runtime->machine().notes();
+  return result;
+}
+
+}  // namespace lehr::runtime

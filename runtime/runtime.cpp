@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/runtime.hpp"
+
+#include <algorithm>
+#include <fmt/core.h>
+
+#include "kernels/base/check.hpp"
+#include "runtime/layer.hpp"
+
+namespace lehr::runtime {
+
+void StepReport::add(const StepReport& o) {
+  time.compute += o.time.compute;
+  time.hbm += o.time.hbm;
+  time.control += o.time.control;
+  time.stall += o.time.stall;
+  time.links += o.time.links;
+  for (std::size_t i = 0; i < link.size(); ++i) {
+    time.link[i] += o.time.link[i];
+    link[i].bytes += o.link[i].bytes;
+    link[i].count += o.link[i].count;
+  }
+  total += o.total;
+  exposed += o.exposed;
+  measured += o.measured;
+  reads += o.reads;
+  hits += o.hits;
+  misses += o.misses;
+  tail_reads += o.tail_reads;
+  installed += o.installed;
+  promoted += o.promoted;
+  promoted_used += o.promoted_used;
+  written_back += o.written_back;
+  staged += o.staged;
+  dropped += o.dropped;
+  forced_drops += o.forced_drops;
+  refused_promotions += o.refused_promotions;
+  busy_write_backs += o.busy_write_backs;
+}
+
+Runtime::Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> policy,
+                 std::unique_ptr<Machine> machine)
+    : options_(std::move(options)),
+      page_bytes_(options_.page_bytes != 0 ? options_.page_bytes : options_.geometry.page_bytes()),
+      table_(options_.geometry.layers, options_.geometry.kv_heads, options_.tier_pages),
+      heat_(options_.heat_half_life),
+      home_(options_.platform, table_, page_bytes_),
+      background_(options_.platform, table_, page_bytes_),
+      policy_(std::move(policy)),
+      machine_(std::move(machine)),
+      moves_bytes_(machine_->traits().moves_bytes),
+      filled_(options_.geometry.layers),
+      scratch_(std::make_unique<Layer>()) {}
+
+Runtime::~Runtime() = default;
+
+Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
+                                                 std::unique_ptr<Machine> machine) {
+  LEHR_TRY(options.platform.validate());
+  const KvGeometry& g = options.geometry;
+  if (g.layers == 0 || g.kv_heads == 0 || g.page_tokens == 0 || g.head_dim == 0 ||
+      g.element_bytes == 0) {
+    return invalid("geometry: layers, kv_heads, head_dim, page_tokens and element_bytes must be positive");
+  }
+  if (std::uint64_t{g.layers} * g.kv_heads * PageTable::kRun > (1U << 24)) {
+    return invalid("geometry: more than 262144 KV groups");
+  }
+  if (options.tier_pages.size() != options.platform.tiers.size()) {
+    return invalid(fmt::format("{} tier capacities for {} tiers", options.tier_pages.size(),
+                               options.platform.tiers.size()));
+  }
+  if (options.tier_pages[kHbm] < g.groups()) {
+    return refused(Reason::kOverBudget,
+                   fmt::format("HBM of {} pages is less than one tail page for each of the {} KV groups",
+                               options.tier_pages[kHbm], g.groups()));
+  }
+  LEHR_ASSIGN(auto policy, placement::make_policy(options.policy, options.policy_parameters));
+  std::unique_ptr<Runtime> made(
+      new Runtime(std::move(options), std::move(policy), std::move(machine)));
+  placement::PolicyContext context;
+  context.platform = &made->options_.platform;
+  context.capacity = made->options_.tier_pages[kHbm];
+  context.page_bytes = made->page_bytes_;
+  context.layers = made->options_.geometry.layers;
+  context.kv_heads = made->options_.geometry.kv_heads;
+  context.seed = made->options_.seed;
+  made->policy_->begin(context);
+  return made;
+}
+
+Sequence* Runtime::find(SequenceId id) {
+  return id < sequences_.size() && sequences_[id] ? &*sequences_[id] : nullptr;
+}
+
+std::optional<std::uint64_t> Runtime::tokens(SequenceId id) const {
+  if (id >= sequences_.size() || !sequences_[id]) return std::nullopt;
+  return sequences_[id]->tokens;
+}
+
+void Runtime::open_block(Sequence& s) {
+  if (s.chunk == kNoPage || s.chunk_used == PageTable::kRun) {
+    s.chunk = table_.open_chunk();
+    s.chunk_used = 0;
+    heat_.grow(table_.rows());
+  }
+  const PageId base = s.chunk + s.chunk_used++;
+  table_.open_block(base, static_cast<std::uint32_t>(s.blocks.size()), s.number);
+  s.blocks.push_back(base);
+}
+
+Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
+  const KvGeometry& g = options_.geometry;
+  std::uint64_t full = 0;
+  std::uint64_t live = 0;
+  for (const auto& s : sequences_) live += s && !s->suspended ? 1 : 0;
+  for (const SequenceInfo& info : infos) {
+    const std::uint64_t pages = info.prompt_tokens / g.page_tokens * g.groups();
+    if (!info.first_use.empty() && info.first_use.size() != pages) {
+      return invalid(fmt::format("first_use holds {} ticks for {} prompt pages", info.first_use.size(), pages));
+    }
+    full += pages;
+  }
+  if (full > kNoPage / 2) return refused(Reason::kOverBudget, "more than 2^31 pages");
+  std::uint64_t room = 0;
+  for (std::size_t t = 1; t < options_.tier_pages.size(); ++t) {
+    room += table_.slots(static_cast<TierId>(t)).available();
+  }
+  if (full > room) {
+    return refused(Reason::kNoSpace, fmt::format("{} prompt pages for {} free pages below HBM", full, room));
+  }
+  if ((live + infos.size()) * g.groups() > options_.tier_pages[kHbm]) {
+    return refused(Reason::kOverBudget,
+                   fmt::format("HBM of {} pages cannot hold the tail pages of {} sequences ({} each)",
+                               options_.tier_pages[kHbm], live + infos.size(), g.groups()));
+  }
+  if (live + infos.size() > 0xFFFF) return refused(Reason::kOverBudget, "more than 65535 sequences");
+  return {};
+}
+
+Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const SequenceInfo> infos) {
+  if (in_step_) return invalid("sequences cannot be created inside a step");
+  LEHR_TRY(check_room(infos));
+  const KvGeometry& g = options_.geometry;
+  std::vector<SequenceId> ids;
+  for (const SequenceInfo& info : infos) {
+    auto slot = std::find_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s; });
+    if (slot == sequences_.end()) slot = sequences_.emplace(sequences_.end());
+    const auto id = static_cast<SequenceId>(slot - sequences_.begin());
+    Sequence& s = slot->emplace();
+    s.number = static_cast<std::uint16_t>(id);
+    s.tokens = info.prompt_tokens;
+    for (std::uint32_t b = 0; b < g.pages_for(info.prompt_tokens); ++b) open_block(s);
+    ids.push_back(id);
+  }
+  place_prompts(ids);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const Sequence& s = *sequences_[ids[i]];
+    std::vector<PageId> pages;
+    const std::uint64_t full = s.tokens / g.page_tokens;
+    pages.reserve(full * g.groups());
+    for (std::uint32_t group = 0; group < g.groups(); ++group) {
+      for (std::uint64_t b = 0; b < full; ++b) pages.push_back(s.blocks[b] + group * PageTable::kRun);
+    }
+    policy_->add_pages(pages, infos[i].first_use, table_.columns());
+  }
+  return ids;
+}
+
+/// The fixed starting point of a replay: home copies of full pages, then HBM by position descending,
+/// layer, KV head.
+void Runtime::place_prompts(std::span<const SequenceId> ids) {
+  const KvGeometry& g = options_.geometry;
+  std::vector<PageOp> ops;
+  std::size_t longest = 0;
+  for (const SequenceId id : ids) longest = std::max(longest, sequences_[id]->blocks.size());
+  for (std::size_t b = longest; b-- > 0;) {
+    for (std::uint32_t group = 0; group < g.groups(); ++group) {
+      for (const SequenceId id : ids) {
+        Sequence& s = *sequences_[id];
+        if (b >= s.blocks.size()) continue;
+        const PageId page = s.blocks[b] + group * PageTable::kRun;
+        const bool partial = (b + 1) * g.page_tokens > s.tokens;
+        if (!partial) {
+          const Status placed = home_.place(page, moves_bytes_ ? &ops : nullptr);
+          LEHR_CHECK(1, placed.has_value());  // check_room has counted
+        }
+        if (options_.cold || !table_.reserve(page, kHbm)) continue;
+        table_.mark_valid(page, kHbm);
+        if (partial) {
+          table_.flags[page] |= kTail;
+          ++table_.guard[page];
+        }
+        if (moves_bytes_) {
+          ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
+                         table_.slot[kHbm][page], table_.slot[kHbm][page]});
+        }
+      }
+    }
+  }
+  if (moves_bytes_) {
+    const Status done = machine_->set_up(ops);
+    LEHR_CHECK(1, done.has_value());
+  }
+}
+
+Result<SequenceId> Runtime::fork(SequenceId parent) {
+  if (in_step_) return invalid("a sequence cannot be forked inside a step");
+  const Sequence* from = find(parent);
+  if (from == nullptr) return not_found(fmt::format("no sequence {}", parent));
+  LEHR_TRY(check_room(std::vector<SequenceInfo>(1)));
+  auto slot = std::find_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s; });
+  if (slot == sequences_.end()) {
+    sequences_.emplace_back();
+    slot = sequences_.end() - 1;
+    from = find(parent);  // the vector may have moved
+  }
+  Sequence& child = slot->emplace();
+  child.number = static_cast<std::uint16_t>(slot - sequences_.begin());
+  child.tokens = from->tokens;
+  child.blocks = from->blocks;
+  for (const PageId base : child.blocks) table_.share_block(base);
+  return static_cast<SequenceId>(child.number);
+}
+
+/// Writing into a shared partial tail: the writer gets its own (copy on write). The copy happens in HBM,
+/// layer by layer, when the step opens the new tail.
+Status Runtime::own_tail(Sequence& s) {
+  const PageId shared = s.blocks.back();
+  s.blocks.pop_back();
+  open_block(s);
+  (void)table_.unshare_block(shared);
+  return {};
+}
+
+Status Runtime::append_token(Sequence& s) {
+  if (s.tokens % options_.geometry.page_tokens == 0) {
+    open_block(s);
+  } else if (table_.block_refs(s.blocks.back()) > 1) {
+    LEHR_TRY(own_tail(s));
+  }
+  ++s.tokens;
+  return {};
+}
+
+void Runtime::free_block(PageId base) {
+  const KvGeometry& g = options_.geometry;
+  for (std::uint32_t group = 0; group < g.groups(); ++group) {
+    const PageId page = base + group * PageTable::kRun;
+    if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
+    if (resident(table_.residency[page], kHbm)) {
+      if ((table_.flags[page] & kPromotedUnread) != 0) --unread_promotions_;
+      table_.drop(page, kHbm);
+    }
+    home_.release(page);
+    table_.guard[page] = 0;
+    table_.flags[page] = 0;
+    heat_.forget(page);
+    std::erase(waiting_write_back_, page);
+    std::erase(filled_[table_.layer[page]], page);
+  }
+  table_.close_block(base);
+}
+
+Status Runtime::release(SequenceId id) {
+  if (in_step_) return invalid("a sequence cannot be released inside a step");
+  Sequence* s = find(id);
+  if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
+  std::vector<PageId> gone;
+  for (std::size_t b = 0; b < s->blocks.size(); ++b) {
+    const PageId base = s->blocks[b];
+    if (!table_.unshare_block(base)) continue;
+    const bool full = (b + 1) * options_.geometry.page_tokens <= s->tokens;
+    for (std::uint32_t group = 0; full && group < options_.geometry.groups(); ++group) {
+      gone.push_back(base + group * PageTable::kRun);
+    }
+  }
+  policy_->remove_pages(gone);
+  for (const PageId base : s->blocks) {
+    if (table_.block_refs(base) == 0) free_block(base);
+  }
+  if (s->chunk != kNoPage) table_.abandon_rest(s->chunk, s->chunk_used);
+  sequences_[id].reset();
+  return {};
+}
+
+Status Runtime::suspend(SequenceId id) {
+  if (in_step_) return invalid("a sequence cannot be suspended inside a step");
+  Sequence* s = find(id);
+  if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
+  if (s->suspended) return {};
+  const std::uint32_t groups = options_.geometry.groups();
+  const bool partial = s->tokens % options_.geometry.page_tokens != 0;
+  const bool own_tail_block = partial && table_.block_refs(s->blocks.back()) == 1;
+  if (own_tail_block && table_.slots(home_.home()).available() < groups) {
+    return refused(Reason::kLowerTierBusy,
+                   fmt::format("the home tier has no room for the {} tail pages of sequence {}", groups, id));
+  }
+  std::vector<PageOp> ops;
+  std::vector<PageId> left;
+  placement::LayerLoad load;
+  for (const PageId base : s->blocks) {
+    if (table_.block_refs(base) > 1) continue;
+    for (std::uint32_t group = 0; group < groups; ++group) {
+      const PageId page = base + group * PageTable::kRun;
+      if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
+      if (!resident(table_.residency[page], kHbm)) continue;
+      if ((table_.flags[page] & kTail) != 0 && base == s->blocks.back() && partial) {
+        LEHR_TRY(home_.reserve(page, load, nullptr));
+        load.link[options_.platform.link(kHbm, home_.home())].add(page_bytes_);
+        if (moves_bytes_) {
+          ops.push_back({PageOp::Kind::kCopy, kHbm, home_.home(), page, table_.version[page],
+                         table_.slot[kHbm][page], table_.slot[home_.home()][page]});
+        }
+        table_.mark_valid(page, home_.home());
+        table_.flags[page] &= static_cast<std::uint8_t>(~kTail);
+        --table_.guard[page];
+      }
+      if (table_.guard[page] != 0) continue;
+      drop_from_hbm(page);
+      if (base != s->blocks.back() || !partial) left.push_back(page);
+    }
+  }
+  tell_policy_left(left);
+  s->suspended = true;
+  for (std::size_t i = 0; i < load.link.size(); ++i) {
+    totals_.link[i].bytes += load.link[i].bytes;
+    totals_.link[i].count += load.link[i].count;
+  }
+  return moves_bytes_ ? machine_->set_up(ops) : Status{};
+}
+
+Status Runtime::resume(SequenceId id) {
+  if (in_step_) return invalid("a sequence cannot be resumed inside a step");
+  Sequence* s = find(id);
+  if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
+  if (!s->suspended) return {};
+  std::uint64_t live = 1;
+  for (const auto& other : sequences_) live += other && !other->suspended ? 1 : 0;
+  if (live * options_.geometry.groups() > options_.tier_pages[kHbm]) {
+    return refused(Reason::kOverBudget, "HBM cannot hold the tail pages of one more sequence");
+  }
+  s->suspended = false;
+  return {};
+}
+
+Status Runtime::begin_step(std::span<const SequenceId> sequences) {
+  if (in_step_) return invalid("a step is open already");
+  if (std::uint64_t{step_} + 1 >= kNever / options_.geometry.layers) {
+    return refused(Reason::kOutOfRange, "the step counter is at its end");
+  }
+  for (std::size_t i = 0; i < sequences.size(); ++i) {
+    const Sequence* s = find(sequences[i]);
+    if (s == nullptr) return not_found(fmt::format("no sequence {}", sequences[i]));
+    if (s->suspended) return invalid(fmt::format("sequence {} is suspended", sequences[i]));
+    if (std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i), sequences[i]) !=
+        sequences.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return invalid(fmt::format("sequence {} is named twice", sequences[i]));
+    }
+  }
+  batch_.assign(sequences.begin(), sequences.end());
+  for (const SequenceId id : batch_) LEHR_TRY(append_token(*sequences_[id]));
+  current_ = {};
+  in_step_ = true;
+  next_layer_ = 0;
+  return {};
+}
+
+Result<StepReport> Runtime::end_step() {
+  if (!in_step_) return invalid("no step is open");
+  if (next_layer_ != options_.geometry.layers) {
+    return invalid(fmt::format("{} of {} layers ran", next_layer_, options_.geometry.layers));
+  }
+  LEHR_TRY(machine_->drain());
+  current_.measured = machine_->take_measured();
+  totals_.add(current_);
+  ++step_;
+  in_step_ = false;
+  return current_;
+}
+
+void Runtime::abandon_step() {
+  if (!in_step_) return;
+  totals_.add(current_);
+  ++step_;
+  in_step_ = false;
+}
+
+Status Runtime::validate() const {
+  LEHR_TRY(table_.validate());
+  for (const auto& s : sequences_) {
+    if (!s) continue;
+    for (std::size_t b = 0; b + 1 < s->blocks.size(); ++b) {
+      for (std::uint32_t group = 0; group < options_.geometry.groups(); ++group) {
+        if (table_.residency[s->blocks[b] + group * PageTable::kRun] == 0) {
+          return internal_error(fmt::format("page {} of sequence {} has no copy anywhere", b, s->number));
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace lehr::runtime
