@@ -27,9 +27,9 @@ class IndexLists {
     nodes_.assign(std::size_t{lists} + ids, Node{kNoPage, kNoPage});
     for (std::uint32_t l = 0; l < lists; ++l) nodes_[l] = {l, l};
     size_.assign(lists, 0);
-    rewind_.assign(lists, 0);
-    for (std::uint32_t l = 0; l < lists; ++l) rewind_[l] = l;
-    passed_ = rewind_;
+    passed_.resize(lists);
+    searched_ = true;
+    rewind();
   }
 
   /// Makes room for `id`; call it before the id's first push.
@@ -70,15 +70,15 @@ class IndexLists {
     unlink(id + lists_);
     link_before(list, id + lists_);
   }
-  /// From one list to the newest end of another; after rewind() only.
+  /// From one list to the newest end of another, or of the same.
   void transfer(std::uint32_t from, std::uint32_t to, PageId id) {
+    if (passed_[from] == id + lists_) passed_[from] = nodes_[id + lists_].older;
     move_to_newest(to, id);
     --size_[from];
     ++size_[to];
   }
-  /// Appends all of `from` behind the newest of `to`; forgets how far searches went.
+  /// Appends all of `from` behind the newest of `to`; after rewind() only.
   void splice(std::uint32_t from, std::uint32_t to) {
-    rewind();
     if (size_[from] == 0) return;
     const std::uint32_t first = nodes_[from].newer;
     const std::uint32_t last = nodes_[from].older;
@@ -93,13 +93,18 @@ class IndexLists {
   }
 
   /// Searches start afresh.
-  void rewind() { passed_ = rewind_; }
+  void rewind() {
+    if (!searched_) return;
+    for (std::uint32_t l = 0; l < lists_; ++l) passed_[l] = l;
+    searched_ = false;
+  }
 
   /// The oldest object that is not held, or kNoPage.
   PageId oldest_free(std::uint32_t list, std::span<const std::uint16_t> guard) {
     std::uint32_t n = nodes_[passed_[list]].newer;
     while (n != list && held(guard, n - lists_)) {
       passed_[list] = n;
+      searched_ = true;
       n = nodes_[n].newer;
     }
     return id_of(n);
@@ -128,7 +133,7 @@ class IndexLists {
   std::vector<Node> nodes_;  ///< the lists' own ends first, then a node per id
   std::vector<std::uint32_t> size_;
   std::vector<std::uint32_t> passed_;  ///< per list: last node of its held oldest run
-  std::vector<std::uint32_t> rewind_;
+  bool searched_ = false;
 };
 
 }  // namespace lehr::placement
