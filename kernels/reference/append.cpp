@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/append.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/reference/values.hpp"
+
+namespace lehr::kernels {
+namespace {
+
+using reference::half_at;
+
+void put_half(void* base, std::size_t index, std::uint16_t h) {
+  std::memcpy(static_cast<unsigned char*>(base) + 2 * index, &h, 2);
+}
+
+/// Widens one channel of a box by k, or starts it.
+void grow(DType type, void* box, std::uint32_t head_dim, std::uint32_t channel, std::uint16_t k,
+          bool first) {
+  const float value = load_16(type, k);
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float low = first ? infinity : load_16(type, half_at(box, channel));
+  const float high = first ? -infinity : load_16(type, half_at(box, head_dim + channel));
+  if (std::isnan(value)) {
+    put_half(box, channel, store_16(type, -infinity));
+    put_half(box, head_dim + channel, store_16(type, infinity));
+    return;
+  }
+  if (value < low || first) put_half(box, channel, k);
+  if (value > high || first) put_half(box, head_dim + channel, k);
+}
+
+}  // namespace
+
+Status check_append(const StepShape& shape, const AppendParams& params) {
+  LEHR_TRY(check_shape(shape));
+  if (shape.sequences == 0) return {};
+  LEHR_TRY(check_pointer(params.k, 16, "k"));
+  LEHR_TRY(check_pointer(params.v, 16, "v"));
+  LEHR_TRY(check_pointer(params.table, 8, "table"));
+  LEHR_TRY(check_pointer(params.lengths, 4, "lengths"));
+  if (params.boxes != nullptr) LEHR_TRY(check_pointer(params.boxes, 16, "boxes"));
+  if (params.absent != nullptr) LEHR_TRY(check_pointer(params.absent, 4, "absent"));
+  return {};
+}
+
+Status append_reference(const StepShape& shape, const AppendParams& params) {
+  LEHR_TRY(check_append(shape, params));
+  for (std::size_t group = 0; group < shape.groups(); ++group) {
+    const std::size_t sequence = group / shape.kv_heads;
+    const std::uint32_t length = params.lengths[sequence];
+    if (length < shape.q_len || length > std::uint64_t{shape.max_pages} * shape.page_tokens)
+      continue;
+    for (std::uint32_t j = 0; j < shape.q_len; ++j) {
+      const std::uint32_t position = length - shape.q_len + j;
+      const std::uint32_t page = position / shape.page_tokens;
+      const std::uint32_t token = position % shape.page_tokens;
+      const PageEntry entry = params.table[group * shape.max_pages + page];
+      if (entry == kAbsentPage || entry_format(entry) != shape.dtype) {
+        if (params.absent != nullptr) ++*params.absent;
+        continue;
+      }
+      auto* data =
+          reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(entry_address(entry)));
+      const std::size_t from =
+          ((sequence * shape.q_len + j) * shape.kv_heads + group % shape.kv_heads) * shape.head_dim;
+      for (std::uint32_t c = 0; c < shape.head_dim; ++c) {
+        const std::uint16_t k = half_at(params.k, from + c);
+        put_half(data, std::size_t{token} * shape.head_dim + c, k);
+        put_half(data, std::size_t{shape.page_tokens + token} * shape.head_dim + c,
+                 half_at(params.v, from + c));
+        if (params.boxes != nullptr) {
+          auto* box = static_cast<unsigned char*>(params.boxes) +
+                      (group * shape.max_pages + page) * 4 * shape.head_dim;
+          grow(shape.dtype, box, shape.head_dim, c, k, token == 0);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace lehr::kernels

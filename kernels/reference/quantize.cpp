@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/quantize.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "kernels/reference/values.hpp"
+
+namespace lehr::kernels {
+namespace {
+
+using reference::half_at;
+
+/// Where things lie in a stored page (page_entry.hpp), in bytes.
+struct Layout {
+  DType format;
+  std::uint32_t tokens, dim;
+  std::size_t value(int what, std::uint32_t token, std::uint32_t channel) const {
+    return ((std::size_t{static_cast<std::uint32_t>(what)} * tokens + token) * dim + channel) *
+           element_bytes(format);
+  }
+  std::size_t scales() const { return value(2, 0, 0); }
+  /// int8 only.
+  std::size_t scale(int what, std::uint32_t token, std::uint32_t channel) const {
+    const std::size_t k_scales = std::size_t{(tokens + 31) / 32} * dim * 2;
+    if (what == 0) return scales() + (std::size_t{token / 32} * dim + channel) * 2;
+    return scales() + k_scales + (std::size_t{token} * (dim / 32) + channel / 32) * 2;
+  }
+};
+
+float float_at(const unsigned char* base, std::size_t offset) {
+  float f = 0;
+  std::memcpy(&f, base + offset, 4);
+  return f;
+}
+void put_half(unsigned char* base, std::size_t offset, std::uint16_t h) {
+  std::memcpy(base + offset, &h, 2);
+}
+
+/// A scale that makes `peak` fit `limit`; 1 where there is nothing to scale, so that it is never 0.
+float scale_for(float peak, float limit) {
+  return peak > 0 && std::isfinite(peak) ? peak / limit : 1.0F;
+}
+
+float finite(float x) { return std::isfinite(x) ? x : 0.0F; }
+
+void to_e4m3_page(const std::vector<float>& values, const Layout& to, unsigned char* out) {
+  const std::size_t half = values.size() / 2;
+  for (std::size_t what = 0; what < 2; ++what) {
+    float peak = 0;
+    for (std::size_t i = 0; i < half; ++i)
+      peak = std::max(peak, std::fabs(values[what * half + i]));
+    const float scale = scale_for(peak, 448.0F);
+    const float inverse = 1.0F / scale;
+    for (std::size_t i = 0; i < half; ++i) {
+      out[what * half + i] = lehr::to_e4m3(values[what * half + i] * inverse);
+    }
+    std::memcpy(out + to.scales() + 4 * what, &scale, 4);
+  }
+  std::memset(out + to.scales() + 8, 0, 8);
+}
+
+/// One group of int8 values under one fp16 scale.
+template <class Each>
+void int8_group(const std::vector<float>& values, const Layout& to, unsigned char* out, int what,
+                std::size_t scale_offset, Each&& each) {
+  float peak = 0;
+  each([&](std::uint32_t t, std::uint32_t c) {
+    peak = std::max(peak, std::fabs(values[to.value(what, t, c)]));
+  });
+  // Rounded up, so that no value passes 127; a subnormal scale would lose its digits, an infinite
+  // one all.
+  const float scale = std::clamp(scale_for(peak, 127.0F), 0x1p-14F, 65504.0F);
+  const std::uint16_t stored = store_16_up(DType::kF16, scale);
+  const float inverse = 1.0F / from_f16(stored);
+  put_half(out, scale_offset, stored);
+  each([&](std::uint32_t t, std::uint32_t c) {
+    const float q = std::nearbyint(values[to.value(what, t, c)] * inverse);
+    out[to.value(what, t, c)] =
+        static_cast<unsigned char>(static_cast<std::int8_t>(std::clamp(q, -127.0F, 127.0F)));
+  });
+}
+
+void to_int8_page(const std::vector<float>& values, const Layout& to, unsigned char* out) {
+  for (std::uint32_t first = 0; first < to.tokens; first += 32) {
+    const std::uint32_t last = std::min(first + 32, to.tokens);
+    for (std::uint32_t c = 0; c < to.dim; ++c) {
+      int8_group(values, to, out, 0, to.scale(0, first, c), [&](auto&& visit) {
+        for (std::uint32_t t = first; t < last; ++t) visit(t, c);
+      });
+    }
+  }
+  for (std::uint32_t t = 0; t < to.tokens; ++t) {
+    for (std::uint32_t first = 0; first < to.dim; first += 32) {
+      int8_group(values, to, out, 1, to.scale(1, t, first), [&](auto&& visit) {
+        for (std::uint32_t c = first; c < first + 32; ++c) visit(t, c);
+      });
+    }
+  }
+}
+
+}  // namespace
+
+float stored_value(const void* page, DType format, std::uint32_t page_tokens,
+                   std::uint32_t head_dim, int what, std::uint32_t token, std::uint32_t channel) {
+  const Layout at{format, page_tokens, head_dim};
+  const auto* bytes = static_cast<const unsigned char*>(page);
+  const std::size_t offset = at.value(what, token, channel);
+  switch (format) {
+    case DType::kF16:
+    case DType::kBf16:
+      return load_16(format, half_at(bytes + offset, 0));
+    case DType::kE4m3:
+      return from_e4m3(bytes[offset]) * float_at(bytes, at.scales() + (what == 0 ? 0 : 4));
+    case DType::kInt8:
+      return static_cast<float>(static_cast<std::int8_t>(bytes[offset])) *
+             from_f16(half_at(bytes + at.scale(what, token, channel), 0));
+  }
+  return 0;
+}
+
+Status check_quantize(const StepShape& shape, const QuantizeParams& params) {
+  LEHR_TRY(check_shape(shape));
+  if (static_cast<unsigned>(params.to) > 3) return unsupported("an unknown page format");
+  if (params.count == 0) return {};
+  LEHR_TRY(check_pointer(params.sources, 8, "sources"));
+  return check_pointer(params.destinations, 8, "destinations");
+}
+
+Status quantize_reference(const StepShape& shape, const QuantizeParams& params) {
+  LEHR_TRY(check_quantize(shape, params));
+  const std::uint32_t tokens = shape.page_tokens;
+  const std::uint32_t dim = shape.head_dim;
+  const Layout to{params.to, tokens, dim};
+  std::vector<float> values(std::size_t{2} * tokens * dim);
+  for (std::uint32_t i = 0; i < params.count; ++i) {
+    if (params.sources[i] == kAbsentPage || params.destinations[i] == 0) continue;
+    const void* from = reference::page_address(params.sources[i]);
+    auto* out =
+        reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(params.destinations[i]));
+    std::size_t n = 0;
+    for (int what = 0; what < 2; ++what) {
+      for (std::uint32_t t = 0; t < tokens; ++t) {
+        for (std::uint32_t c = 0; c < dim; ++c) {
+          values[n++] =
+              stored_value(from, entry_format(params.sources[i]), tokens, dim, what, t, c);
+        }
+      }
+    }
+    if (params.to == DType::kF16 || params.to == DType::kBf16) {
+      for (std::size_t j = 0; j < n; ++j) put_half(out, 2 * j, store_16(params.to, values[j]));
+      continue;
+    }
+    for (float& v : values) v = finite(v);
+    if (params.to == DType::kE4m3) to_e4m3_page(values, to, out);
+    if (params.to == DType::kInt8) to_int8_page(values, to, out);
+  }
+  return {};
+}
+
+}  // namespace lehr::kernels

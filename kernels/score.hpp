@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/shape.hpp"
+
+namespace lehr::kernels {
+
+/// Scores each page of each KV group for the queries of this step: the maximum over the group's
+/// query rows of q . centre + spread * |q| . half-width of the page's box, unscaled. spread 1 is
+/// the box bound: no stored key of a complete page scores higher; smaller values lean on the centre
+/// and bound nothing.
+struct ScoreParams {
+  const void* q = nullptr;                 ///< [sequences][q_len][q_heads][head_dim]
+  const void* boxes = nullptr;             ///< [sequences][kv_heads][max_pages][2][head_dim]
+  const std::uint32_t* lengths = nullptr;  ///< [sequences]
+  float* scores = nullptr;  ///< [sequences][kv_heads][max_pages]; past the end: not written
+  float spread = 1.0F;      ///< 0 to 1
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(ScoreParams) == 40 && std::is_standard_layout_v<ScoreParams>);
+
+Status check_score(const StepShape& shape, const ScoreParams& params);
+/// Float64 sums, rounded up to float: the bound holds in the result too.
+Status score_reference(const StepShape& shape, const ScoreParams& params);
+/// Float32 sums; with spread 1 raised by the largest error they can have, so that the bound holds.
+Status score_cuda(const StepShape& shape, const ScoreParams& params, void* stream);
+
+}  // namespace lehr::kernels

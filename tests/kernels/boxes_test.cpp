@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/boxes.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/append.hpp"
+#include "kernels/quantize.hpp"
+#include "kernels/score.hpp"
+#include "tests/kernels/batch.hpp"
+
+using namespace lehr;
+using namespace lehr::kernels;
+using namespace lehr::kernels::test;
+
+namespace {
+
+/// Values that break careless rounding: extremes, subnormals, zeros of both signs, neighbours.
+float adversarial(Rng& rng, DType dtype) {
+  static const float odd[] = {0.0F,      -0.0F,           65504.0F, -65504.0F, 0x1p-24F,
+                              -0x1p-24F, 1.0F + 0x1p-10F, 0x1p-14F, 1.0F / 3,  -2049.0F,
+                              1e-8F,     3e38F,           -3e38F};
+  const float x = odd[rng.below(13)];
+  return dtype == DType::kF16 && std::fabs(x) > 65504.0F ? gaussian(rng) : x;
+}
+
+}  // namespace
+
+TEST_CASE("no stored key of a page scores above its box, whatever the values") {
+  const auto dtype = GENERATE(DType::kF16, DType::kBf16);
+  const auto format = GENERATE(DType::kF16, DType::kE4m3, DType::kInt8);
+  const auto seed = GENERATE(range(1, 9));
+  Batch b(shape_of(2, 1, 64, 16, 4, dtype), {64}, static_cast<std::uint64_t>(seed));
+  Rng rng(static_cast<std::uint64_t>(seed) * 77);
+  for (std::size_t page = 0; page < 4; ++page) {
+    for (std::uint32_t t = 0; t < 16; ++t) {
+      for (std::uint32_t c = 0; c < 64; ++c) {
+        if (rng.below(2) == 0) b.set(page, 0, t, c, adversarial(rng, dtype));
+      }
+    }
+  }
+  for (auto& q : b.q) {
+    if (rng.below(4) == 0) q = store_16(dtype, rng.below(2) == 0 ? 0.0F : 0x1p-14F);
+  }
+  static std::vector<unsigned char> bytes(4 * 8192 + 128);
+  if (format != DType::kF16) {
+    for (std::size_t page = 0; page < 4; ++page) {
+      std::uint64_t to =
+          (reinterpret_cast<std::uintptr_t>(bytes.data()) + 127) / 128 * 128 + page * 8192;
+      QuantizeParams qp;
+      qp.sources = &b.table[page];
+      qp.destinations = &to;
+      qp.count = 1;
+      qp.to = format;
+      REQUIRE(quantize_reference(b.shape, qp));
+      b.table[page] = make_entry(to, false, format);
+    }
+  }
+  std::vector<std::uint16_t> boxes(4 * 2 * 64);
+  BoxesParams bp;
+  bp.table = b.table.data();
+  bp.lengths = b.lengths.data();
+  bp.boxes = boxes.data();
+  REQUIRE(boxes_reference(b.shape, bp));
+  std::vector<float> scores(4);
+  ScoreParams sp;
+  sp.q = b.q.data();
+  sp.boxes = boxes.data();
+  sp.lengths = b.lengths.data();
+  sp.scores = scores.data();
+  REQUIRE(score_reference(b.shape, sp));
+  for (std::size_t page = 0; page < 4; ++page) {
+    for (std::uint32_t t = 0; t < 16; ++t) {
+      for (std::uint32_t h = 0; h < 2; ++h) {
+        double dot = 0;
+        for (std::uint32_t c = 0; c < 64; ++c) {
+          dot += double{load_16(dtype, b.q[h * 64 + c])} *
+                 double{stored_value(reinterpret_cast<void*>(
+                                         static_cast<std::uintptr_t>(entry_address(b.table[page]))),
+                                     entry_format(b.table[page]), 16, 64, 0, t, c)};
+        }
+        // The float64 sums are in the same order; their own rounding is far below one part in 2^40.
+        REQUIRE(dot <= double{scores[page]} + std::fabs(dot) * 0x1p-40);
+      }
+    }
+  }
+}
+
+TEST_CASE("control: rounding to nearest instead of outward loses the bound") {
+  const float k = 1.0F + 0x1p-12F;  // not an fp16 value: a dequantised key
+  CHECK(from_f16(to_f16(k)) < k);
+  CHECK(from_f16(store_16_up(DType::kF16, k)) >= k);
+}
+
+TEST_CASE("boxes by hand; a NaN opens its channel and no other") {
+  Batch b(shape_of(1, 1, 64, 16, 2), {18}, 2);
+  b.set(1, 0, 0, 0, 3.0F);
+  b.set(1, 0, 1, 0, -5.0F);
+  b.set(1, 0, 0, 1, std::nanf(""));
+  std::vector<std::uint16_t> boxes(2 * 2 * 64, 0x1234);
+  BoxesParams bp;
+  bp.table = b.table.data();
+  bp.lengths = b.lengths.data();
+  bp.boxes = boxes.data();
+  REQUIRE(boxes_reference(b.shape, bp));
+  CHECK(from_f16(boxes[128]) == -5.0F);
+  CHECK(from_f16(boxes[128 + 64]) == 3.0F);
+  CHECK(from_f16(boxes[128 + 1]) == -std::numeric_limits<float>::infinity());
+  CHECK(from_f16(boxes[128 + 65]) == std::numeric_limits<float>::infinity());
+  CHECK(from_f16(boxes[128 + 2]) == std::min(b.get(1, 0, 0, 2), b.get(1, 0, 1, 2)));
+}
+
+TEST_CASE("score by hand: the best corner, the maximum over heads, and the centre") {
+  StepShape s = shape_of(2, 1, 64, 16, 1);
+  s.sequences = 1;
+  std::vector<std::uint16_t> q(128, 0), boxes(128, 0);
+  const std::uint32_t length = 16;
+  q[0] = to_f16(2.0F);
+  q[1] = to_f16(-1.0F);
+  q[64] = to_f16(1.0F);
+  boxes[0] = to_f16(-3.0F);
+  boxes[64] = to_f16(1.0F);
+  boxes[1] = to_f16(-4.0F);
+  boxes[65] = to_f16(6.0F);
+  float score = 0;
+  ScoreParams p;
+  p.q = q.data();
+  p.boxes = boxes.data();
+  p.lengths = &length;
+  p.scores = &score;
+  REQUIRE(score_reference(s, p));
+  CHECK(score == 6.0F);  // head 0: 2*1 + -1*-4; head 1: 1
+  p.spread = 0.0F;
+  REQUIRE(score_reference(s, p));
+  CHECK(score == -1.0F);  // centres -1 and 1: head 0 -2-1, head 1 -1
+  p.spread = 0.5F;
+  REQUIRE(score_reference(s, p));
+  CHECK(score == 1.5F);  // half-widths 2 and 5: head 0 -3 + 0.5*(4+5), head 1 -1 + 0.5*2
+}
+
+TEST_CASE("appending token by token gives the pages and boxes of writing them at once") {
+  const std::uint32_t total = 40;
+  Batch whole(shape_of(2, 2, 64, 16, 4), {total}, 19);
+  Batch grown(shape_of(2, 2, 64, 16, 4), {total}, 20);
+  std::vector<std::uint16_t> boxes(2 * 4 * 128, 0), want(2 * 4 * 128, 0);
+  for (std::uint32_t position = 0; position < total; ++position) {
+    std::vector<std::uint16_t> k(2 * 64), v(2 * 64);
+    for (std::size_t g = 0; g < 2; ++g) {
+      for (std::uint32_t c = 0; c < 64; ++c) {
+        k[g * 64 + c] = *whole.element(g * 4 + position / 16, 0, position % 16, c);
+        v[g * 64 + c] = *whole.element(g * 4 + position / 16, 1, position % 16, c);
+      }
+    }
+    const std::uint32_t length = position + 1;
+    AppendParams p;
+    p.k = k.data();
+    p.v = v.data();
+    p.table = grown.table.data();
+    p.lengths = &length;
+    p.boxes = boxes.data();
+    REQUIRE(append_reference(grown.shape, p));
+  }
+  for (std::size_t g = 0; g < 2; ++g) {
+    for (std::uint32_t position = 0; position < total; ++position) {
+      for (std::uint32_t c = 0; c < 64; ++c) {
+        const std::size_t at = g * 4 + position / 16;
+        REQUIRE(grown.get(at, 0, position % 16, c) == whole.get(at, 0, position % 16, c));
+        REQUIRE(grown.get(at, 1, position % 16, c) == whole.get(at, 1, position % 16, c));
+      }
+    }
+  }
+  BoxesParams bp;
+  bp.table = whole.table.data();
+  bp.lengths = whole.lengths.data();
+  bp.boxes = want.data();
+  REQUIRE(boxes_reference(whole.shape, bp));
+  CHECK(boxes == want);
+}
+
+TEST_CASE("append skips what it cannot write, and says how often") {
+  Batch b(shape_of(1, 1, 64, 16, 2), {17, 3}, 23);
+  std::vector<std::uint16_t> k(128, to_f16(1.0F)), v(128, to_f16(2.0F));
+  std::uint32_t absent = 0;
+  AppendParams p;
+  p.k = k.data();
+  p.v = v.data();
+  p.table = b.table.data();
+  p.lengths = b.lengths.data();
+  p.absent = &absent;
+  b.table[1] = kAbsentPage;
+  REQUIRE(append_reference(b.shape, p));
+  CHECK(absent == 1);
+  CHECK(b.get(2, 0, 2, 7) == 1.0F);
+  CHECK(b.get(2, 1, 2, 7) == 2.0F);
+}
