@@ -290,7 +290,11 @@ Result<AttentionTrace> AttentionTrace::parse(std::span<const std::byte> bytes,
 
 Result<AttentionTrace> AttentionTrace::open(const std::filesystem::path& path, Bytes limit) {
   LEHR_ASSIGN(FileContents contents, FileContents::open(path, limit));
-  LEHR_ASSIGN(AttentionTrace out, parse(contents.bytes(), path.string()));
+  return from(std::move(contents), path.string());
+}
+
+Result<AttentionTrace> AttentionTrace::from(FileContents contents, std::string_view name) {
+  LEHR_ASSIGN(AttentionTrace out, parse(contents.bytes(), name));
   out.contents_ = std::move(contents);
   return out;
 }

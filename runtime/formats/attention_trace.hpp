@@ -69,7 +69,9 @@ class AttentionTrace {
   /// Plain or zstd-compressed (told by content). Plain files are mapped.
   static Result<AttentionTrace> open(const std::filesystem::path& path,
                                      Bytes limit = kDefaultTraceLimit);
-  /// From bytes that the caller keeps alive and 8-byte aligned; `name` leads the error lines.
+  /// From a file's contents that were loaded already; `name` leads the error lines.
+  static Result<AttentionTrace> from(FileContents contents, std::string_view name);
+  /// From bytes that the caller keeps alive and 8-byte aligned.
   static Result<AttentionTrace> parse(std::span<const std::byte> bytes, std::string_view name);
 
   const AttentionMeta& meta() const { return parts_.meta; }
