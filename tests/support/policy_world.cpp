@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/policy_world.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/mass.hpp"
+#include "kernels/base/rng.hpp"
+#include "placement/plan_check.hpp"
+
+namespace lehr::test {
+
+placement::Platform small_platform() {
+  placement::Platform p;
+  p.name = "small";
+  p.tiers = {{"hbm", kGiB, true}, {"host", 64 * kGiB, true}};
+  p.links = {{"h2d", 1, 0, BandwidthCurve(50 * kGB), 1e-6},
+             {"d2h", 0, 1, BandwidthCurve(50 * kGB), 1e-6}};
+  p.hbm = BandwidthCurve(4000 * kGB);
+  p.flops = 1e15;
+  p.home = 1;
+  return p;
+}
+
+PolicyWorld::PolicyWorld(const WorldShape& shape) : shape_(shape), platform_(small_platform()) {
+  draw();
+}
+
+PageId PolicyWorld::page(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
+                         std::uint32_t position) const {
+  const std::uint32_t group = (layer * shape_.sequences + sequence) * shape_.kv_heads + head;
+  return group * pages_a_group() + position;
+}
+
+placement::PolicyContext PolicyWorld::context() const {
+  return {&platform_, shape_.capacity, 16 * kKiB, shape_.layers, shape_.kv_heads, shape_.seed};
+}
+
+void PolicyWorld::draw() {
+  Rng rng(shape_.seed);
+  const std::uint32_t per_layer = shape_.sequences * shape_.kv_heads;
+  std::vector<double> warmth(std::size_t{groups()} * pages_a_group());
+  for (double& w : warmth) w = 2 * rng.uniform();
+  for (std::uint32_t step = 0; step < shape_.steps; ++step) {
+    for (std::uint32_t layer = 0; layer < shape_.layers; ++layer) {
+      std::vector<PageId> reads;
+      std::vector<MassCode> mass;
+      for (std::uint32_t g = 0; g < per_layer; ++g) {
+        const PageId first = (layer * per_layer + g) * pages_a_group();
+        std::vector<std::pair<double, PageId>> order;
+        for (std::uint32_t i = 0; i < pages_a_group(); ++i) {
+          const double score = warmth[first + i] + rng.uniform();
+          const bool full = i < full_pages(step);
+          if (full) order.emplace_back(-score, first + i);
+          mass.push_back(full ? mass_code(static_cast<float>(0.1 * score)) : kNoMass);
+        }
+        std::sort(order.begin(), order.end());
+        order.resize(std::min<std::size_t>(order.size(), shape_.selected));
+        for (const auto& entry : order) reads.push_back(entry.second);
+      }
+      std::sort(reads.begin(), reads.end());
+      reads_.push_back(std::move(reads));
+      mass_.push_back(std::move(mass));
+    }
+  }
+}
+
+/// The state of one replay.
+class WorldPlay {
+ public:
+  WorldPlay(const PolicyWorld& world, placement::Policy& policy) : w_(world), policy_(policy) {
+    const std::size_t pages = std::size_t{w_.groups()} * w_.pages_a_group();
+    residency_.assign(pages, 0);
+    guard_.assign(pages, 0);
+    position_.resize(pages);
+    layer_.resize(pages);
+    sequence_.resize(pages);
+    for (std::size_t p = 0; p < pages; ++p) {
+      const std::size_t group = p / w_.pages_a_group();
+      position_[p] = static_cast<std::uint32_t>(p % w_.pages_a_group());
+      layer_[p] = static_cast<std::uint16_t>(group / (w_.shape_.sequences * w_.shape_.kv_heads));
+      sequence_[p] = static_cast<std::uint16_t>(group / w_.shape_.kv_heads % w_.shape_.sequences);
+    }
+  }
+
+  WorldRun run() {
+    policy_.begin(w_.context());
+    fill_hbm();
+    Rng pins(w_.shape_.seed ^ 0xF00D);
+    for (std::uint32_t step = 0; step < w_.shape_.steps && out_.broken.empty(); ++step) {
+      std::vector<PageId> pinned;
+      for (std::size_t p = 0; p < guard_.size(); ++p) {
+        if (resident(residency_[p], kHbm) && guard_[p] == 0 && pins.uniform() < w_.shape_.pinned) {
+          ++guard_[p];
+          pinned.push_back(static_cast<PageId>(p));
+        }
+      }
+      for (std::uint32_t layer = 0; layer < w_.shape_.layers && out_.broken.empty(); ++layer) {
+        play_layer(step, layer);
+      }
+      for (const PageId p : pinned) --guard_[p];
+    }
+    return out_;
+  }
+
+ private:
+  PageColumns columns() const { return {residency_, guard_, position_, layer_, sequence_}; }
+
+  /// Later than `tick`: when `page` is read next.
+  Tick next_read(PageId page, std::int64_t tick) const {
+    for (std::size_t t = static_cast<std::size_t>(tick + 1); t < w_.reads_.size(); ++t) {
+      if (std::binary_search(w_.reads_[t].begin(), w_.reads_[t].end(), page))
+        return static_cast<Tick>(t);
+    }
+    return kNever;
+  }
+
+  /// Prompt pages exist; the latest positions fill what the tails leave of HBM.
+  void fill_hbm() {
+    used_ = w_.groups();  // tails
+    std::vector<PageId> pages;
+    std::vector<Tick> first;
+    for (std::uint32_t position = w_.shape_.prompt_pages; position-- > 0;) {
+      for (std::uint32_t g = 0; g < w_.groups(); ++g) {
+        const PageId p = g * w_.pages_a_group() + position;
+        residency_[p] = tier_bit(1);
+        if (!w_.shape_.cold && used_ < w_.shape_.capacity) {
+          residency_[p] |= tier_bit(kHbm);
+          ++used_;
+        }
+        pages.push_back(p);
+        first.push_back(next_read(p, -1));
+      }
+    }
+    policy_.add_pages(pages, first, columns());
+  }
+
+  void play_layer(std::uint32_t step, std::uint32_t layer) {
+    const std::uint32_t per_layer = w_.shape_.sequences * w_.shape_.kv_heads;
+    const Tick tick = step * w_.shape_.layers + layer;
+    LayerView view;
+    std::vector<PageId> filled;
+    if (step > 0 && step % w_.shape_.page_tokens == 0) {
+      std::vector<Tick> first;
+      for (std::uint32_t g = layer * per_layer; g < (layer + 1) * per_layer; ++g) {
+        const PageId p = g * w_.pages_a_group() + w_.full_pages(step) - 1;
+        residency_[p] = tier_bit(kHbm) | tier_bit(1);
+        filled.push_back(p);
+        first.push_back(next_read(p, std::int64_t{tick} - 1));
+      }
+      policy_.add_pages(filled, first, columns());
+      view.must_free = per_layer;
+    }
+    const std::vector<PageId>& reads = w_.reads_[tick];
+    std::vector<std::uint8_t> hit;
+    std::vector<PageId> missed;
+    std::vector<MassCode> mass;
+    std::vector<Tick> next;
+    for (const PageId p : reads) {
+      hit.push_back(resident(residency_[p], kHbm) ? 1 : 0);
+      if (hit.back() == 0) missed.push_back(p);
+      mass.push_back(w_.mass_[tick][p - layer * per_layer * w_.pages_a_group()]);
+      next.push_back(next_read(p, tick));
+      ++guard_[p];
+    }
+    std::vector<std::vector<PageId>> blocks(per_layer);
+    std::vector<GroupView> groups;
+    std::uint32_t first_of_group = 0;
+    for (std::uint32_t g = 0; g < per_layer; ++g) {
+      const PageId first = (layer * per_layer + g) * w_.pages_a_group();
+      for (std::uint32_t i = 0; i < w_.full_pages(step); ++i) blocks[g].push_back(first + i);
+      GroupView group;
+      group.blocks = blocks[g];
+      group.mass = &w_.mass_[tick][std::size_t{g} * w_.pages_a_group()];
+      group.peak = group.mass;
+      group.first = first_of_group;
+      group.count =
+          static_cast<std::uint32_t>(std::count_if(reads.begin(), reads.end(), [&](PageId p) {
+            return p >= first && p < first + w_.pages_a_group();
+          }));
+      group.sequence = g / w_.shape_.kv_heads;
+      group.kv_head = g % w_.shape_.kv_heads;
+      first_of_group += group.count;
+      groups.push_back(group);
+    }
+    view.step = step;
+    view.layer = layer;
+    view.layers = w_.shape_.layers;
+    view.tick = tick;
+    view.selected = reads;
+    view.hit = hit;
+    view.missed = missed;
+    view.mass = mass;
+    view.peak = mass;
+    view.next_use = next;
+    view.groups = groups;
+    view.filled = filled;
+    view.capacity = w_.shape_.capacity;
+    view.free_slots = w_.shape_.capacity - used_;
+    view.from_tier[1] = {16 * kKiB, 1e-6};
+    view.pages = columns();
+
+    LayerPlan plan;
+    policy_.decide(view, plan);
+    out_.visits += reads.size();
+    out_.misses += missed.size();
+    out_.misses_of_layer.push_back(static_cast<std::uint32_t>(missed.size()));
+    apply(view, plan);
+    for (const PageId p : reads) --guard_[p];
+  }
+
+  void apply(const LayerView& view, const LayerPlan& plan) {
+    const Status checked = placement::check_plan(view, plan);
+    if (!checked) {
+      out_.broken = checked.error().what;
+      return;
+    }
+    for (const PageId p : plan.drop) leave(p);
+    for (const PageId p : plan.install) arrive(p);
+    for (const Promotion& m : plan.promote) arrive(m.page);
+    used_ += view.must_free;
+    if (used_ > w_.shape_.capacity) out_.broken = "more pages than slots";
+    for (const PageId p : plan.drop_after) leave(p);
+    out_.drops += plan.drop.size() + plan.drop_after.size();
+    out_.installs += plan.install.size();
+    out_.promotions += plan.promote.size();
+  }
+
+  void arrive(PageId page) {
+    residency_[page] |= tier_bit(kHbm);
+    ++used_;
+    digest(std::uint64_t{page} << 1);
+  }
+  void leave(PageId page) {
+    residency_[page] &= static_cast<Residency>(~tier_bit(kHbm));
+    --used_;
+    digest(std::uint64_t{page} << 1 | 1);
+  }
+  void digest(std::uint64_t x) { out_.plan_digest = Rng::mix(out_.plan_digest ^ (x + 0x51ED)); }
+
+  const PolicyWorld& w_;
+  placement::Policy& policy_;
+  WorldRun out_;
+  std::uint32_t used_ = 0;
+  std::vector<Residency> residency_;
+  std::vector<std::uint16_t> guard_;
+  std::vector<std::uint32_t> position_;
+  std::vector<std::uint16_t> layer_;
+  std::vector<std::uint16_t> sequence_;
+};
+
+WorldRun PolicyWorld::play(placement::Policy& policy) const {
+  return WorldPlay(*this, policy).run();
+}
+
+}  // namespace lehr::test
