@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "placement/bounds.hpp"
+#include "placement/bounds/tick_cost.hpp"
+
+namespace lehr::placement::bounds {
+
+/// LB2: the Lagrangian of the space-time of page intervals. Slots have prices by tick, and a tick's
+/// time is replaced by a weighted mean of its three terms; each page then takes its cheapest way.
+BoundValue interval_bound(const Instance& instance, std::span<const TickCost> costs,
+                          const BoundOptions& options);
+
+}  // namespace lehr::placement::bounds

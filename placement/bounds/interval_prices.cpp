@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "placement/bounds/interval_prices.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/base/rng.hpp"
+
+namespace lehr::placement::bounds {
+
+namespace {
+
+constexpr Price kImpossible = Price{1} << 60;
+
+}  // namespace
+
+IntervalPricer::IntervalPricer(const Instance& instance, const VisitChains& chains,
+                               std::uint32_t stride)
+    : ticks_(instance.ticks()) {
+  for (PageId p = 0; p < instance.pages(); ++p) {
+    if (stride > 1 && Rng::mix(p) % stride != 0) continue;
+    const std::uint32_t first = chains.begin_of(p);
+    const std::uint32_t last = chains.end[p];
+    if (first == last) continue;
+    tick_.insert(tick_.end(), chains.tick.begin() + first, chains.tick.begin() + last);
+    starts_.push_back({static_cast<std::uint32_t>(tick_.size()), instance.birth[p],
+                       instance.born_in_hbm[p] != 0});
+  }
+  choice_.resize(tick_.size());
+  held_.resize(ticks_ + std::size_t{1});
+  fill_.resize(static_cast<std::size_t>(std::bit_width(ticks_)));
+  for (auto& level : fill_) level.resize(ticks_);
+  demand_.hbm.resize(ticks_);
+  demand_.link.resize(ticks_);
+  demand_.slot.resize(ticks_ + std::size_t{1});
+}
+
+void IntervalPricer::prepare(const Prices& prices) {
+  held_[0] = 0;
+  for (Tick t = 0; t < ticks_; ++t) {
+    held_[t + 1] = held_[t] + prices.slot[t];
+    // A fill at t pays the crossing, the write and the slot from t on; the rest of the sum is the
+    // visit's.
+    fill_[0][t] = prices.link[t] + prices.hbm[t] - held_[t];
+  }
+  for (std::size_t k = 1; k < fill_.size(); ++k) {
+    const Tick half = Tick{1} << (k - 1);
+    for (Tick t = 0; t + 2 * half <= ticks_; ++t) {
+      fill_[k][t] = std::min(fill_[k - 1][t], fill_[k - 1][t + half]);
+    }
+  }
+}
+
+Price IntervalPricer::cheapest_fill(Tick from, Tick to) const {
+  if (from >= to) return kImpossible;
+  const auto k = static_cast<std::size_t>(std::bit_width(to - from) - 1);
+  return std::min(fill_[k][from], fill_[k][to - (Tick{1} << k)]);
+}
+
+Tick IntervalPricer::cheapest_fill_tick(Tick from, Tick to) const {
+  // Descend into the half that holds the minimum; the latest tick of equal ones holds a slot least
+  // long.
+  const Price best = cheapest_fill(from, to);
+  while (to - from > 1) {
+    const Tick middle = from + (to - from) / 2;
+    if (cheapest_fill(middle, to) == best) {
+      from = middle;
+    } else {
+      to = middle;
+    }
+  }
+  return from;
+}
+
+Price IntervalPricer::forward(const Prices& prices) {
+  Price total = 0;
+  std::uint32_t i = 0;
+  for (const Start& start : starts_) {
+    // All relative to the cheapest way that ends out of HBM: `kept` is the surcharge for being in
+    // it.
+    Price kept = start.in_hbm ? 0 : kImpossible;
+    Tick from = start.birth;
+    for (; i < start.end; ++i) {
+      const Tick v = tick_[i];
+      const Price keep = kept - held_[from];
+      const Price fill = cheapest_fill(from, v);
+      const Price hit = std::min(keep, fill) + held_[v + 1] + prices.hbm[v];
+      const Price miss = prices.link[v];
+      const Price install = miss + prices.hbm[v] + prices.slot[v];
+      const Price out = std::min(hit, miss);
+      kept = std::min(hit, install) - out;
+      total += out;
+      choice_[i] =
+          static_cast<std::uint8_t>((hit <= miss ? kHit : 0) | (hit <= install ? kHitIfKept : 0) |
+                                    (keep <= fill ? kKept : 0));
+      from = v + 1;
+    }
+  }
+  return total;
+}
+
+void IntervalPricer::backward() {
+  std::fill(demand_.hbm.begin(), demand_.hbm.end(), 0U);
+  std::fill(demand_.link.begin(), demand_.link.end(), 0U);
+  std::fill(demand_.slot.begin(), demand_.slot.end(), 0);
+  auto* const hbm = demand_.hbm.data();
+  auto* const link = demand_.link.data();
+  auto* const slot = demand_.slot.data();  // differences until the end
+  for (std::size_t s = starts_.size(); s-- > 0;) {
+    const Start& start = starts_[s];
+    const std::uint32_t first = s == 0 ? 0 : starts_[s - 1].end;
+    bool stays = false;  // in HBM after visit i
+    for (std::uint32_t i = start.end; i-- > first;) {
+      const Tick v = tick_[i];
+      const Tick from = i == first ? start.birth : tick_[i - 1] + 1;
+      const bool hit = (choice_[i] & (stays ? kHitIfKept : kHit)) != 0;
+      if (!hit) {
+        ++link[v];
+        if (stays) {
+          ++hbm[v];
+          ++slot[v];
+          --slot[v + 1];
+        }
+        stays = false;
+        continue;
+      }
+      ++hbm[v];
+      --slot[v + 1];
+      stays = (choice_[i] & kKept) != 0;
+      Tick since = from;
+      if (!stays) {
+        since = cheapest_fill_tick(from, v);
+        ++link[since];
+        ++hbm[since];
+      }
+      ++slot[since];
+    }
+  }
+  for (Tick t = 1; t < ticks_; ++t) slot[t] += slot[t - 1];
+}
+
+const Demand& IntervalPricer::price(const Prices& prices) {
+  prepare(prices);
+  demand_.cost = forward(prices);
+  backward();
+  return demand_;
+}
+
+Price IntervalPricer::cost(const Prices& prices) {
+  prepare(prices);
+  return forward(prices);
+}
+
+}  // namespace lehr::placement::bounds

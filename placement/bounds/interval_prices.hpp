@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "placement/instance.hpp"
+
+namespace lehr::placement::bounds {
+
+/// Prices by tick, as whole numbers of one quantum of time, so that sums are exact whatever their
+/// order.
+using Price = std::int64_t;
+struct Prices {
+  std::vector<Price> hbm;   ///< of a page read from or written to HBM
+  std::vector<Price> link;  ///< of a crossing of the home link
+  std::vector<Price> slot;  ///< of a slot held during the tick
+
+  void resize(Tick ticks) {
+    hbm.assign(ticks, 0);
+    link.assign(ticks, 0);
+    slot.assign(ticks, 0);
+  }
+};
+
+/// What pages do at given prices, each on its own cheapest way.
+struct Demand {
+  Price cost = 0;
+  std::vector<std::uint32_t> hbm;   ///< pages read or written, by tick
+  std::vector<std::uint32_t> link;  ///< crossings
+  std::vector<std::int32_t> slot;   ///< slots held
+};
+
+/// The visits of some pages, priced page by page: a shortest path over "in HBM after this visit" or
+/// not, in which each interval is kept, dropped (the visit reads in place, and may install), or
+/// filled ahead at the cheapest tick inside it. About 15 ns a visit.
+class IntervalPricer {
+ public:
+  /// All pages p with p % stride == 0 after a fixed shuffle.
+  IntervalPricer(const Instance& instance, const VisitChains& chains, std::uint32_t stride);
+
+  /// The least cost of all pages at these prices, and one way to have it.
+  const Demand& price(const Prices& prices);
+  /// The cost alone: what a bound needs.
+  Price cost(const Prices& prices);
+
+  std::size_t visits() const { return tick_.size(); }
+
+ private:
+  struct Start {
+    std::uint32_t end;  ///< in tick_
+    Tick birth;
+    bool in_hbm;
+  };
+  /// How a page got to a visit; bits of a choice.
+  enum : std::uint8_t { kHit = 1, kHitIfKept = 2, kKept = 4 };
+
+  void prepare(const Prices& prices);
+  Price forward(const Prices& prices);
+  void backward();
+  Price cheapest_fill(Tick from, Tick to) const;
+  Tick cheapest_fill_tick(Tick from, Tick to) const;
+
+  Tick ticks_;
+  std::vector<Start> starts_;
+  std::vector<Tick> tick_;
+  std::vector<std::uint8_t> choice_;
+  std::vector<Price> held_;               ///< sum of the slot prices before a tick
+  std::vector<std::vector<Price>> fill_;  ///< range minima, level k over 2^k ticks
+  Demand demand_;
+};
+
+}  // namespace lehr::placement::bounds
