@@ -48,7 +48,8 @@ class Policy {
   /// Pages that cease to exist (their HBM slots are free already).
   virtual void remove_pages(std::span<const PageId> pages) = 0;
 
-  /// Fills `plan` (given empty). Contract, checked by plan_check: every drop is evictable and named once;
+  /// Fills `plan` (given empty). Pages in view.filled are new to the policy: they were tails and are in HBM
+  /// now. A page that left HBM by another's decision arrives as remove_pages, then add_pages. Contract, checked by plan_check: every drop is evictable and named once;
   /// installs are missed pages; free_slots + drops >= must_free + installs + promotions.
   virtual void decide(const LayerView& view, LayerPlan& plan) = 0;
 };
