@@ -1,0 +1,512 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/core/engine_core.hpp"
+
+#include <algorithm>
+
+#include "kernels/base/check.hpp"
+#include "transfer/checksum.hpp"
+
+namespace lehr::transfer {
+namespace {
+
+constexpr std::size_t kBatch = 64;
+
+std::size_t space_index(const Store& store) { return static_cast<std::size_t>(store.space()); }
+std::size_t reason_index(Reason reason) {
+  return std::min(static_cast<std::size_t>(reason), kReasons - 1);
+}
+
+PageKey key_of(const PageMove& move) {
+  return move.key == PageKey{} ? PageKey{0, move.page} : move.key;
+}
+
+/// A slot's contents where the host can read them.
+std::optional<std::span<std::byte>> host_bytes(const Store& store, SlotId slot) {
+  if (store.space() != Space::kHostMemory) return std::nullopt;
+  return std::span(store.address(slot).pointer, store.page_bytes());
+}
+
+}  // namespace
+
+using Core = TransferEngine::Core;
+
+Core::Core(EngineParts parts)
+    : clock(parts.clock != nullptr ? parts.clock : &steady),
+      injector(std::move(parts.faults)),
+      movers(std::move(parts.movers)),
+      max_jobs(parts.max_jobs),
+      event_ring(parts.event_ring) {
+  totals.notices = std::move(parts.notices);
+  for (auto& store : parts.tiers) {
+    Tier tier;
+    tier.store = std::move(store);
+    tiers.push_back(std::move(tier));
+  }
+  for (auto& link : parts.links) {
+    Link l;
+    l.config = std::move(link);
+    links.push_back(std::move(l));
+  }
+}
+
+Status Core::build() {
+  if (tiers.empty() || tiers.size() > kMaxTiers) {
+    return invalid("an engine needs 1 to " + std::to_string(kMaxTiers) + " tiers");
+  }
+  for (Tier& tier : tiers) {
+    const SlotId capacity = tier.store->slots().usage().capacity;
+    tier.file = dynamic_cast<PageFile*>(tier.store.get());
+    if (tier.file == nullptr) tier.labels.resize(capacity);
+    tier.doomed.resize(tier.file != nullptr ? capacity : 0);
+    for (const std::string& notice : tier.store->notices()) totals.notices.push_back(notice);
+  }
+  std::vector<LinkLimits> limits;
+  for (Link& link : links) {
+    const LinkConfig& c = link.config;
+    if (c.from >= tiers.size() || c.to >= tiers.size() || c.from == c.to) {
+      return invalid("link " + c.name + ": tiers out of range", Reason::kOutOfRange);
+    }
+    const Store& from = *tiers[c.from].store;
+    const Store& to = *tiers[c.to].store;
+    if (from.page_bytes() != to.page_bytes()) {
+      return invalid("link " + c.name + ": its tiers have pages of " +
+                     std::to_string(from.page_bytes()) + " and " + std::to_string(to.page_bytes()) +
+                     " bytes");
+    }
+    // Files are read and written in whole blocks, so memory that meets them has room for those.
+    link.job_bytes = from.page_bytes();
+    if (from.space() == Space::kFile) link.job_bytes = from.stride();
+    if (to.space() == Space::kFile) link.job_bytes = to.stride();
+    if (from.stride() < link.job_bytes || to.stride() < link.job_bytes) {
+      return invalid("link " + c.name +
+                     ": a memory tier beside a file needs slots of 4 KiB blocks");
+    }
+    std::uint32_t chosen = 0;
+    for (; chosen < movers.size(); ++chosen) {
+      if (c.mover && *c.mover != chosen) continue;
+      const Mover& mover = *movers[chosen];
+      if (mover.traits().moves[space_index(from)][space_index(to)] && mover.probe().usable) break;
+    }
+    if (chosen == movers.size()) {
+      return unsupported("link " + c.name + ": no mover goes from " + from.name() + " to " +
+                         to.name());
+    }
+    link.mover = chosen;
+    link.stats.name = c.name;
+    link.stats.mover = movers[chosen]->traits().name;
+    limits.push_back(c.limits);
+  }
+  for (auto& mover : movers) {
+    const std::string why = mover->probe().why;
+    if (!why.empty()) totals.notices.push_back(std::string(mover->traits().name) + ": " + why);
+    if (!injector.plan().faults.empty()) mover = make_faulty(std::move(mover), injector, *clock);
+  }
+  scheduler = std::make_unique<Scheduler>(std::move(limits));
+  return {};
+}
+
+// ---- slots and labels
+
+Status Core::check_place(Place place) const {
+  if (place.tier >= tiers.size()) {
+    return invalid("no tier " + std::to_string(place.tier), Reason::kOutOfRange);
+  }
+  if (!tiers[place.tier].store->slots().is_held(place.slot)) {
+    return invalid(tiers[place.tier].store->name() + ": slot " + std::to_string(place.slot) +
+                       " is not allocated",
+                   Reason::kOutOfRange);
+  }
+  return {};
+}
+
+Status Core::allocate(TierId tier, std::span<SlotId> out, bool behind_readers) {
+  if (tier >= tiers.size()) return invalid("no tier " + std::to_string(tier), Reason::kOutOfRange);
+  SlotPool& pool = tiers[tier].store->slots();
+  LEHR_TRY(behind_readers ? pool.allocate_behind_readers(out) : pool.allocate(out));
+  for (const SlotId slot : out) {
+    // Whoever still reads a retiring slot needs to know what is in it.
+    if (pool.leases_on(slot) == 0) LEHR_TRY(forget({tier, slot}));
+  }
+  return {};
+}
+
+Status Core::release(Place place) {
+  LEHR_TRY(check_place(place));
+  Tier& tier = tiers[place.tier];
+  SlotPool& pool = tier.store->slots();
+  if (tier.file != nullptr) {
+    // A dropped page must not be found after a restart.
+    if (pool.leases_on(place.slot) == 0) {
+      LEHR_TRY(forget(place));
+    } else {
+      tier.doomed[place.slot] = true;
+    }
+  }
+  return pool.release(place.slot);
+}
+
+Status Core::stamp(Place place, PageId page, std::uint32_t version, PageKey key,
+                   std::uint64_t sum) {
+  Tier& tier = tiers[place.tier];
+  if (tier.file == nullptr) {
+    tier.labels[place.slot] = {page, version};
+    return {};
+  }
+  tier.doomed[place.slot] = false;
+  return tier.file->index().put(place.slot, {key, sum, page, version});
+}
+
+Status Core::forget(Place place) {
+  Tier& tier = tiers[place.tier];
+  if (tier.file == nullptr) {
+    tier.labels[place.slot] = {};
+    return {};
+  }
+  tier.doomed[place.slot] = false;
+  return tier.file->index().erase(place.slot);
+}
+
+bool Core::holds(Place place, PageId page, std::uint32_t version) const {
+  const Tier& tier = tiers[place.tier];
+  if (tier.file == nullptr) {
+    const Label& label = tier.labels[place.slot];
+    return label.version != 0 && label.page == page && label.version == version;
+  }
+  const PageRecord& record = tier.file->index().at(place.slot);
+  return record.present() && record.page == page && record.version == version;
+}
+
+// ---- submission
+
+std::optional<LinkId> Core::find_link(TierId from, TierId to) const {
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    if (links[i].config.from == from && links[i].config.to == to) return static_cast<LinkId>(i);
+  }
+  return std::nullopt;
+}
+
+JobId Core::id_of(std::uint32_t index) const {
+  return (JobId{jobs[index].generation} << 32) | index;
+}
+
+Core::Active* Core::find(JobId id) {
+  const auto index = static_cast<std::uint32_t>(id);
+  if (index >= jobs.size() || jobs[index].phase == Phase::kNone ||
+      jobs[index].generation != static_cast<std::uint32_t>(id >> 32)) {
+    return nullptr;
+  }
+  return &jobs[index];
+}
+
+/// Whether all moves of a batch can be taken: room for their slots and on their links.
+Status Core::check_atomic(std::span<const PageMove> moves) const {
+  std::array<std::uint32_t, kMaxTiers> slots{};
+  std::vector<Bytes> bytes(links.size(), 0);
+  if (unfinished + results.size() + moves.size() > max_jobs)
+    return refused(Reason::kOverBudget, "too many jobs");
+  for (const PageMove& move : moves) {
+    if (move.to.tier >= tiers.size()) return invalid("no such tier", Reason::kOutOfRange);
+    if (move.to.slot == kNoSlot) ++slots[move.to.tier];
+    const auto link = find_link(move.from.tier, move.to.tier);
+    if (!link) return unsupported("no link between these tiers");
+    bytes[*link] += links[*link].job_bytes;
+    LEHR_TRY(scheduler->admit(*link, bytes[*link], move.urgency));
+  }
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    const SlotUsage usage = tiers[t].store->slots().usage();
+    if (slots[t] > usage.free + usage.retiring) {
+      const bool leased = usage.leased == usage.held + usage.retiring && usage.leased != 0;
+      return refused(leased ? Reason::kNoEvictable : Reason::kOverBudget,
+                     tiers[t].store->name() + ": not enough slots for the whole batch");
+    }
+  }
+  return {};
+}
+
+Result<JobId> Core::admit(const PageMove& move, Ticket ticket, SlotId& slot) {
+  if (!accepting) return Error{Code::kCancelled, Reason::kNone, "the engine is shut down"};
+  if (move.page == kNoPage || move.version == 0) return invalid("a move without page or version");
+  if (move.to.tier >= tiers.size()) return invalid("no such tier", Reason::kOutOfRange);
+  LEHR_TRY(check_place(move.from));
+  const std::optional<LinkId> link = find_link(move.from.tier, move.to.tier);
+  if (!link) return unsupported("no link between these tiers");
+  if (unfinished + results.size() >= max_jobs) return refused(Reason::kOverBudget, "too many jobs");
+  LEHR_TRY(scheduler->admit(*link, links[*link].job_bytes, move.urgency));
+
+  slot = move.to.slot;
+  const bool own_slot = slot == kNoSlot;
+  if (own_slot) {
+    LEHR_TRY(allocate(move.to.tier, {&slot, 1}, true));
+  } else {
+    LEHR_TRY(check_place(move.to));
+  }
+  SlotPool& target = tiers[move.to.tier].store->slots();
+  auto source = tiers[move.from.tier].store->slots().lease(move.from.slot, LeaseMode::kRead);
+  if (!source) {
+    if (own_slot) LEHR_TRY(target.release(slot));
+    return source.error();
+  }
+  auto destination = target.lease(slot, LeaseMode::kWrite);
+  if (!destination) {
+    if (own_slot) LEHR_TRY(target.release(slot));
+    return destination.error();
+  }
+
+  std::uint32_t index = 0;
+  if (free_jobs.empty()) {
+    index = static_cast<std::uint32_t>(jobs.size());
+    jobs.emplace_back();
+  } else {
+    index = free_jobs.back();
+    free_jobs.pop_back();
+  }
+  Active& job = jobs[index];
+  job.move = move;
+  job.move.to.slot = slot;
+  job.source = *std::move(source);
+  job.destination = *std::move(destination);
+  job.ticket = ticket;
+  job.submitted_ns = clock->now_ns();
+  job.link = *link;
+  job.own_slot = own_slot;
+  job.prepared = false;
+  ++job.generation;
+  ++unfinished;
+  ++open_tickets[ticket];
+  if (job.source.ready() && job.destination.ready()) {
+    make_ready(index);
+  } else {
+    job.phase = Phase::kWaiting;
+    waiting.push_back(index);
+  }
+  return id_of(index);
+}
+
+void Core::refuse(Submission& out, const Error& error) {
+  out = {0, kNoSlot, error.code, error.reason};
+  ++totals.refused[reason_index(error.reason)];
+}
+
+bool Core::cancel(JobId id) {
+  Active* job = find(id);
+  if (job == nullptr) return false;
+  const auto index = static_cast<std::uint32_t>(id);
+  if (job->phase == Phase::kStarted) {
+    // The mover answers with a completion.
+    return movers[links[job->link].mover]->cancel({&id, 1}) != 0;
+  }
+  if (job->phase == Phase::kWaiting) {
+    std::erase(waiting, index);
+  } else if (!scheduler->remove(job->link, index)) {
+    return false;
+  }
+  finish(index, Code::kCancelled, Reason::kNone, 0);
+  return true;
+}
+
+void Core::withdraw(JobId id) {
+  const bool known = cancel(id);
+  LEHR_CHECK(1, known);
+  results.pop_back();
+  --totals.cancelled;
+  if (!events.empty() && events.back().job == id) {
+    events.pop_back();
+  } else {
+    --totals.events_dropped;
+  }
+}
+
+// ---- progress
+
+void Core::make_ready(std::uint32_t index) {
+  Active& job = jobs[index];
+  job.phase = Phase::kQueued;
+  scheduler->enqueue(job.link, {index, links[job.link].job_bytes, job.move.urgency});
+}
+
+void Core::pump() {
+  bool moved = true;
+  while (moved) {
+    moved = collect_completions();
+    moved |= advance_waiting();
+    for (std::size_t l = 0; l < links.size(); ++l) moved |= start_queued(static_cast<LinkId>(l));
+  }
+}
+
+bool Core::collect_completions() {
+  bool any = false;
+  std::array<Completion, kBatch> batch;
+  for (const auto& mover : movers) {
+    std::size_t count = 0;
+    do {
+      count = mover->poll(batch);
+      for (const Completion& c : std::span(batch).first(count)) on_completion(c);
+      any |= count != 0;
+    } while (count == batch.size());
+  }
+  return any;
+}
+
+bool Core::advance_waiting() {
+  bool changed = false;
+  for (const Tier& tier : tiers) changed |= tier.store->slots().take_event();
+  if (!changed) return false;
+  bool any = false;
+  std::erase_if(waiting, [&](std::uint32_t index) {
+    if (!jobs[index].source.ready() || !jobs[index].destination.ready()) return false;
+    make_ready(index);
+    any = true;
+    return true;
+  });
+  return any;
+}
+
+bool Core::start_queued(LinkId link) {
+  Mover& mover = *movers[links[link].mover];
+  bool any = false;
+  for (;;) {
+    std::array<Job, kBatch> batch;
+    std::array<Scheduler::Item, kBatch> items;
+    std::size_t count = 0;
+    while (count < batch.size()) {
+      const auto item = scheduler->next(link, clock->now_ns());
+      if (!item) break;
+      const auto index = static_cast<std::uint32_t>(item->id);
+      Active& active = jobs[index];
+      if (const Status ready = prepare(active); !ready) {
+        scheduler->finished(link, item->bytes);
+        finish(index, ready.error().code, ready.error().reason, 0);
+        any = true;
+        continue;
+      }
+      items[count] = *item;
+      batch[count++] = {id_of(index),
+                        tiers[active.move.from.tier].store->address(active.move.from.slot),
+                        tiers[active.move.to.tier].store->address(active.move.to.slot),
+                        item->bytes,
+                        active.move.cause,
+                        active.move.urgency,
+                        0};
+    }
+    const std::size_t taken = count == 0 ? 0 : mover.submit(std::span(batch).first(count));
+    for (std::size_t i = count; i-- > taken;) scheduler->undo(link, items[i]);
+    for (std::size_t i = 0; i < taken; ++i) jobs[items[i].id].phase = Phase::kStarted;
+    any |= taken != 0;
+    if (taken < batch.size()) return any;
+  }
+}
+
+/// The last look before bytes move: is the source what the move says, and what will the file hold?
+Status Core::prepare(Active& job) {
+  if (job.prepared) return {};
+  const PageMove& move = job.move;
+  const Tier& from = tiers[move.from.tier];
+  const bool check_generation = injector.plan().guards(Guard::kGeneration);
+  if (check_generation && !holds(move.from, move.page, move.version)) {
+    return Error{Code::kStale, Reason::kGeneration, "the source no longer holds that page"};
+  }
+  if (from.file != nullptr) {
+    const PageRecord& record = from.file->index().at(move.from.slot);
+    if (check_generation && !(record.key == key_of(move))) {
+      return Error{Code::kStale, Reason::kGeneration, "the source holds a page of another name"};
+    }
+    job.contents_checksum = record.contents_checksum;
+  } else if (tiers[move.to.tier].file != nullptr) {
+    if (const auto bytes = host_bytes(*from.store, move.from.slot)) {
+      job.contents_checksum = checksum(*bytes);
+    }
+  }
+  // From now on the destination holds neither the old page nor yet the new one.
+  LEHR_TRY(forget(move.to));
+  job.prepared = true;
+  job.started_ns = clock->now_ns();
+  return {};
+}
+
+void Core::on_completion(const Completion& completion) {
+  Active* job = find(completion.id);
+  LEHR_CHECK(1, job != nullptr && job->phase == Phase::kStarted);
+  scheduler->finished(job->link, links[job->link].job_bytes);
+  const Status settled = settle(*job, completion);
+  const auto index = static_cast<std::uint32_t>(completion.id);
+  if (settled) {
+    finish(index, Code::kOk, Reason::kNone, completion.bytes);
+  } else {
+    finish(index, settled.error().code, settled.error().reason, completion.bytes);
+  }
+}
+
+/// What a completion means for the two ends: the destination holds the page, or the source is no
+/// good.
+Status Core::settle(Active& job, const Completion& completion) {
+  const PageMove& move = job.move;
+  Tier& from = tiers[move.from.tier];
+  if (completion.code != Code::kOk) {
+    // A file that ends before its page will not grow again: a miss from now on, never a retry loop.
+    if (from.file != nullptr && completion.reason == Reason::kTruncated)
+      LEHR_TRY(forget(move.from));
+    return Error{completion.code, completion.reason, {}};
+  }
+  if (from.file != nullptr && injector.plan().guards(Guard::kChecksum)) {
+    const auto bytes = host_bytes(*tiers[move.to.tier].store, move.to.slot);
+    if (bytes && checksum(*bytes) != job.contents_checksum) {
+      ++totals.checksum_failures;
+      LEHR_TRY(forget(move.from));
+      return corrupt({}, Reason::kChecksum);
+    }
+  }
+  return stamp(move.to, move.page, move.version, key_of(move), job.contents_checksum);
+}
+
+void Core::finish(std::uint32_t index, Code code, Reason reason, Bytes bytes) {
+  Active& job = jobs[index];
+  const PageMove& move = job.move;
+  const std::int64_t now = clock->now_ns();
+  LinkStats& stats = links[job.link].stats;
+  stats.bytes[static_cast<std::size_t>(move.cause)] += bytes;
+  if (code == Code::kOk) {
+    ++stats.jobs[static_cast<std::size_t>(move.cause)];
+    ++totals.finished;
+  } else if (code == Code::kCancelled) {
+    ++totals.cancelled;
+  } else {
+    ++totals.failed[reason_index(reason)];
+  }
+  if (events.size() < event_ring) {
+    events.push_back({job.submitted_ns, job.started_ns, now, id_of(index), move.page, job.link,
+                      move.cause, code, reason, bytes});
+  } else {
+    ++totals.events_dropped;
+  }
+  results.push_back(
+      {id_of(index), move.page, move.version, move.from, move.to, code, reason, bytes});
+
+  Tier& from = tiers[move.from.tier];
+  job.source.end();
+  if (from.file != nullptr && from.doomed[move.from.slot] &&
+      from.store->slots().leases_on(move.from.slot) == 0) {
+    [[maybe_unused]] const Status forgotten = forget(move.from);
+  }
+  job.destination.end();
+  if (job.own_slot && code != Code::kOk) {
+    // Not through release(): the caller may have released it already, and then it is gone.
+    [[maybe_unused]] const Status released =
+        tiers[move.to.tier].store->slots().release(move.to.slot);
+  }
+  const auto ticket = open_tickets.find(job.ticket);
+  if (--ticket->second == 0) open_tickets.erase(ticket);
+  job.phase = Phase::kNone;
+  job.started_ns = 0;
+  free_jobs.push_back(index);
+  --unfinished;
+  finished_cv.notify_all();
+}
+
+std::vector<int> Core::event_fds() const {
+  std::vector<int> fds;
+  for (const auto& mover : movers) fds.push_back(mover->event_fd());
+  for (const Tier& tier : tiers) fds.push_back(tier.store->slots().event_fd());
+  return fds;
+}
+
+}  // namespace lehr::transfer

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+
+#include "transfer/engine.hpp"
+#include "transfer/page_file.hpp"
+
+namespace lehr::transfer {
+
+/// The engine's state. Every member function expects `mutex` to be held, unless it says otherwise.
+class TransferEngine::Core {
+ public:
+  enum class Phase : std::uint8_t { kNone, kWaiting, kQueued, kStarted };
+
+  struct Active {
+    PageMove move;
+    Lease source, destination;
+    Ticket ticket = 0;
+    std::int64_t submitted_ns = 0, started_ns = 0;
+    std::uint64_t contents_checksum = 0;  ///< of what is written to, or expected from, a file
+    std::uint32_t generation = 0;
+    Phase phase = Phase::kNone;
+    LinkId link = 0;
+    bool own_slot = false;
+    bool prepared = false;
+  };
+  struct Label {
+    PageId page = kNoPage;
+    std::uint32_t version = 0;
+  };
+  struct Tier {
+    std::unique_ptr<Store> store;
+    PageFile* file = nullptr;   ///< null for memory
+    std::vector<Label> labels;  ///< memory only; a file's are in its index
+    std::vector<bool>
+        doomed;  ///< file slots released under a lease: the record goes with the last one
+  };
+  struct Link {
+    LinkConfig config;
+    std::uint32_t mover = 0;
+    Bytes job_bytes = 0;
+    LinkStats stats;
+  };
+
+  explicit Core(EngineParts parts);
+  Status build();
+
+  // Slots and labels.
+  Status check_place(Place place) const;
+  Status allocate(TierId tier, std::span<SlotId> out, bool behind_readers);
+  Status release(Place place);
+  Status stamp(Place place, PageId page, std::uint32_t version, PageKey key, std::uint64_t sum);
+  Status forget(Place place);
+  bool holds(Place place, PageId page, std::uint32_t version) const;
+
+  // Jobs.
+  std::optional<LinkId> find_link(TierId from, TierId to) const;
+  Status check_atomic(std::span<const PageMove> moves) const;
+  Result<JobId> admit(const PageMove& move, Ticket ticket, SlotId& slot);
+  bool cancel(JobId id);
+  /// Takes back a job that was admitted in this call, without a result.
+  void withdraw(JobId id);
+  void pump();
+  void refuse(Submission& out, const Error& error);
+  std::vector<int> event_fds() const;
+
+  mutable std::mutex mutex;
+  std::condition_variable finished_cv;
+  bool accepting = true;
+  bool driven = false;  ///< a ControlLoop pumps: waiters need not
+  std::vector<Tier> tiers;
+  std::vector<Link> links;
+  SteadyClock steady;
+  const Clock* clock;
+  FaultInjector injector;
+  std::vector<std::unique_ptr<Mover>> movers;
+  std::unique_ptr<Scheduler> scheduler;
+  std::deque<Active> jobs;  ///< stable addresses; free ones in free_jobs
+  std::vector<std::uint32_t> free_jobs;
+  std::vector<std::uint32_t> waiting;  ///< jobs whose leases' turn has not come, in order
+  std::uint32_t unfinished = 0;
+  std::uint32_t max_jobs;
+  Ticket last_ticket = 0;
+  std::unordered_map<Ticket, std::uint32_t> open_tickets;
+  std::deque<MoveResult> results;
+  std::deque<TransferEvent> events;
+  std::uint32_t event_ring;
+  EngineStats totals;
+
+ private:
+  Active* find(JobId id);
+  JobId id_of(std::uint32_t index) const;
+  void make_ready(std::uint32_t index);
+  bool collect_completions();
+  bool advance_waiting();
+  bool start_queued(LinkId link);
+  Status prepare(Active& job);
+  void on_completion(const Completion& completion);
+  Status settle(Active& job, const Completion& completion);
+  void finish(std::uint32_t index, Code code, Reason reason, Bytes bytes);
+};
+
+}  // namespace lehr::transfer

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/host_engine.hpp"
+
+#include <algorithm>
+
+#include "transfer/arena.hpp"
+
+namespace lehr::transfer {
+namespace {
+
+/// Carries a notice about a mover that was passed over into the engine's list.
+void note(EngineParts& parts, std::string notice) {
+  if (!notice.empty()) parts.notices.push_back(std::move(notice));
+}
+
+std::vector<LinkConfig> neighbour_links(const EngineParts& parts, const LinkLimits& limits) {
+  std::vector<LinkConfig> links;
+  for (std::size_t t = 0; t + 1 < parts.tiers.size(); ++t) {
+    const auto upper = static_cast<TierId>(t);
+    const auto lower = static_cast<TierId>(t + 1);
+    const std::string& a = parts.tiers[t]->name();
+    const std::string& b = parts.tiers[t + 1]->name();
+    links.push_back({a + " to " + b, upper, lower, limits, {}});
+    links.push_back({b + " to " + a, lower, upper, limits, {}});
+  }
+  return links;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TransferEngine>> make_host_engine(HostEngineConfig config) {
+  EngineParts parts;
+  FileMoverConfig file_mover;
+  file_mover.depth = config.file_depth;
+  const bool guard_leases = config.faults.guards(Guard::kLeases);
+  for (const HostTierConfig& memory : config.memory) {
+    ArenaConfig arena;
+    arena.name = memory.name;
+    arena.pages = memory.pages;
+    arena.page_bytes = config.page_bytes;
+    arena.guard_leases = guard_leases;
+    HostMemoryConfig region_config;
+    region_config.bytes = Arena::bytes_for(arena);
+    region_config.numa_node = memory.numa_node;
+    region_config.touch_threads = config.touch_threads;
+    LEHR_ASSIGN(MemoryRegion region, host_region(region_config));
+    LEHR_ASSIGN(auto made, Arena::create(arena, std::move(region)));
+    file_mover.buffers.push_back(made->memory());
+    parts.tiers.push_back(std::move(made));
+  }
+  for (PageFileConfig file : config.files) {
+    file.page_bytes = config.page_bytes;
+    file.guard_leases = guard_leases;
+    LEHR_ASSIGN(auto made, PageFile::open(file));
+    file_mover.files.push_back(made->fd());
+    parts.tiers.push_back(std::move(made));
+  }
+  if (config.memory.size() > 1) {
+    LEHR_ASSIGN(auto copy, make_host_copy({config.copy_threads, 4096}));
+    parts.movers.push_back(std::move(copy));
+  }
+  if (!config.files.empty() && config.use_uring) {
+    std::string notice;
+    LEHR_ASSIGN(auto mover, make_file_mover(file_mover, notice));
+    note(parts, std::move(notice));
+    parts.movers.push_back(std::move(mover));
+  } else if (!config.files.empty()) {
+    LEHR_ASSIGN(auto mover, make_file_pread({std::min(config.file_depth, 8U), 4096}));
+    parts.movers.push_back(std::move(mover));
+  }
+  parts.links = config.links.empty() ? neighbour_links(parts, config.default_limits)
+                                     : std::move(config.links);
+  parts.faults = std::move(config.faults);
+  parts.clock = config.clock;
+  parts.max_jobs = config.max_jobs;
+  return TransferEngine::create(std::move(parts));
+}
+
+}  // namespace lehr::transfer
