@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <catch2/catch.hpp>
+
+#include "runtime/runtime.hpp"
+#include "tests/support/content_machine.hpp"
+#include "tests/support/tiny_platform.hpp"
+
+using namespace lehr;
+using namespace lehr::runtime;
+
+namespace {
+
+/// One layer, one KV head, pages of 4 tokens and 8 bytes (2 x 4 x 1 x 1).
+RuntimeOptions small(std::uint32_t hbm_pages, const char* policy = "lru") {
+  RuntimeOptions o;
+  o.platform = test::tiny_platform();
+  o.geometry = {.layers = 1, .kv_heads = 1, .q_heads = 1, .head_dim = 1, .page_tokens = 4, .element_bytes = 1};
+  o.tier_pages = {hbm_pages, 100};
+  o.policy = policy;
+  return o;
+}
+
+std::unique_ptr<Runtime> make(RuntimeOptions options) {
+  auto made = Runtime::create(std::move(options), std::make_unique<test::ContentMachine>());
+  REQUIRE(made);
+  return *std::move(made);
+}
+
+SequenceId start(Runtime& r, std::uint64_t prompt) {
+  const SequenceInfo info{prompt, {}};
+  auto ids = r.create_sequences({&info, 1});
+  REQUIRE(ids);
+  return ids->front();
+}
+
+StepReport step(Runtime& r, SequenceId s, const std::vector<std::uint32_t>& pages) {
+  REQUIRE(r.begin_step({&s, 1}));
+  GroupSelection g;
+  g.sequence = s;
+  g.pages = pages;
+  const Status ran = r.run_layer(0, {&g, 1});
+  INFO((ran ? std::string() : ran.error().what));
+  REQUIRE(ran);
+  auto report = r.end_step();
+  REQUIRE(report);
+  REQUIRE(r.validate());
+  return *report;
+}
+
+}  // namespace
+
+TEST_CASE("a replay starts with the latest prompt pages in HBM") {
+  // 3 full pages and a tail of one token; HBM takes the tail and the two latest full pages.
+  const auto r = make(small(3));
+  start(*r, 13);
+  const PageTable& t = r->table();
+  CHECK(t.slots(kHbm).used() == 3);
+  CHECK_FALSE(resident(t.residency[0], kHbm));
+  CHECK(resident(t.residency[1], kHbm));
+  CHECK(resident(t.residency[2], kHbm));
+  CHECK(resident(t.residency[3], kHbm));
+  CHECK(t.slots(1).used() == 3);  // full pages are at home, the tail is not
+}
+
+TEST_CASE("an empty start leaves HBM empty") {
+  auto options = small(3);
+  options.cold = true;
+  const auto r = make(options);
+  start(*r, 13);
+  CHECK(r->table().slots(kHbm).used() == 0);
+}
+
+TEST_CASE("each term of a step is what the model says") {
+  auto options = small(3);
+  options.weights_bytes = 100;
+  const auto r = make(options);
+  const SequenceId s = start(*r, 13);
+  // Reads pages 0 (host) and 2 (HBM); the tail has 2 tokens after the append. Page 0 replaces page 1.
+  // HBM: weights 100 + appended 2 + tail 2 x 2 + page 2 8 + install 8 = 122; up: 8; no arithmetic to speak of.
+  const StepReport report = step(*r, s, {0, 2});
+  CHECK(report.time.hbm == Approx(0.122));
+  CHECK(report.time.link[0] == Approx(0.08));
+  CHECK(report.time.compute == Approx(4.0 * (2 + 8) / 1000));
+  CHECK(report.total == Approx(0.122));
+  CHECK(report.exposed == 0);
+  CHECK(report.reads == 3);
+  CHECK(report.hits == 2);
+  CHECK(report.misses == 1);
+  CHECK(report.installed == 1);
+  CHECK(report.dropped == 1);
+  CHECK(report.link[0].bytes == 8);
+  CHECK(report.link[1].bytes == 0);  // a clean demotion costs nothing
+  CHECK(resident(r->table().residency[0], kHbm));
+  CHECK_FALSE(resident(r->table().residency[1], kHbm));
+}
+
+TEST_CASE("exposed time is what the link needs beyond HBM") {
+  const auto r = make(small(1));  // only the tail fits: everything is read in place
+  const SequenceId s = start(*r, 13);
+  // HBM: appended 2 + tail 4 = 6 bytes; up: 3 pages, 24 bytes = 0.24 s; arithmetic 4 x 14 = 0.056 s.
+  const StepReport report = step(*r, s, {0, 1, 2});
+  CHECK(report.total == Approx(0.24));
+  CHECK(report.exposed == Approx(0.24 - 0.056));
+  CHECK(report.installed == 0);
+}
+
+TEST_CASE("a page that became full is written home once") {
+  const auto r = make(small(2));
+  const SequenceId s = start(*r, 3);
+  StepReport report = step(*r, s, {});
+  CHECK(report.written_back == 1);
+  CHECK(report.link[1].bytes == 8);
+  // HBM: appended 2 + tail 8 + read for the write-back 8.
+  CHECK(report.time.hbm == Approx(0.018));
+  for (int i = 0; i < 3; ++i) CHECK(step(*r, s, {0}).written_back == 0);
+  CHECK(step(*r, s, {0}).written_back == 1);  // page 1, in its turn
+  CHECK(r->table().slots(1).used() == 2);
+}
+
+TEST_CASE("HBM of exactly the tails works, and the tail moves on") {
+  const auto r = make(small(1));
+  const SequenceId s = start(*r, 4);
+  for (int i = 0; i < 9; ++i) {
+    const StepReport report = step(*r, s, {0});
+    CHECK(report.misses == 1);
+  }
+  CHECK(r->table().slots(kHbm).used() == 1);
+}
+
+TEST_CASE("less HBM than tails is refused with a reason") {
+  auto none = Runtime::create(small(0), std::make_unique<test::ContentMachine>());
+  REQUIRE_FALSE(none);
+  CHECK(none.error().reason == Reason::kOverBudget);
+  const auto r = make(small(1));
+  start(*r, 4);
+  const SequenceInfo info{4, {}};
+  const auto second = r->create_sequences({&info, 1});
+  REQUIRE_FALSE(second);
+  CHECK(second.error().reason == Reason::kOverBudget);
+  CHECK(r->validate());
+}
+
+TEST_CASE("a refused layer leaves the state as it was") {
+  const auto r = make(small(3));
+  const SequenceId s = start(*r, 13);
+  REQUIRE(r->begin_step({&s, 1}));
+  const auto guards = r->table().guard;
+  const auto ticks = r->table().last_tick;
+  GroupSelection g;
+  g.sequence = s;
+  const std::vector<std::uint32_t> past_the_end{0, 4};
+  g.pages = past_the_end;
+  CHECK_FALSE(r->run_layer(0, {&g, 1}));
+  const std::vector<std::uint32_t> unordered{2, 1};
+  g.pages = unordered;
+  CHECK_FALSE(r->run_layer(0, {&g, 1}));
+  CHECK_FALSE(r->run_layer(1, {&g, 1}));
+  g.kv_head = 1;
+  g.pages = {};
+  CHECK_FALSE(r->run_layer(0, {&g, 1}));
+  CHECK(r->table().guard == guards);
+  CHECK(r->table().last_tick == ticks);
+  g.kv_head = 0;
+  CHECK(r->run_layer(0, {&g, 1}));
+  CHECK(r->end_step());
+}
+
+TEST_CASE("forks share pages and write into tails of their own") {
+  const auto r = make(small(8));
+  const SequenceId a = start(*r, 10);
+  const std::uint32_t before = r->table().live_pages();
+  const auto b = r->fork(a);
+  REQUIRE(b);
+  CHECK(r->table().live_pages() == before);  // nothing copied
+  const std::vector<SequenceId> both{a, *b};
+  REQUIRE(r->begin_step(both));
+  CHECK(r->table().live_pages() == before + 1);  // one of the two got a tail of its own
+  const std::vector<std::uint32_t> pages{0, 1};
+  std::vector<GroupSelection> groups(2);
+  groups[0].sequence = a;
+  groups[0].pages = pages;
+  groups[1].sequence = *b;
+  groups[1].pages = pages;
+  REQUIRE(r->run_layer(0, groups));
+  const auto report = r->end_step();
+  REQUIRE(report);
+  CHECK(report->reads == 4);  // shared pages are read once: two of them, and two tails
+  REQUIRE(r->release(a));
+  CHECK(r->validate());
+  CHECK(step(*r, *b, {0, 1}).reads == 3);
+  REQUIRE(r->release(*b));
+  CHECK(r->table().live_pages() == 0);
+  CHECK(r->table().slots(kHbm).used() == 0);
+  CHECK(r->table().slots(1).used() == 0);
+}
+
+TEST_CASE("a suspended sequence leaves HBM and comes back intact") {
+  const auto r = make(small(8));
+  const SequenceId s = start(*r, 10);
+  step(*r, s, {0, 1});
+  REQUIRE(r->suspend(s));
+  CHECK(r->table().slots(kHbm).used() == 0);
+  CHECK_FALSE(r->begin_step({&s, 1}));
+  REQUIRE(r->resume(s));
+  const StepReport report = step(*r, s, {0, 1});  // the machine checks contents: tail included
+  CHECK(report.misses == 2);
+  CHECK(report.link[0].bytes == 8 * 3);  // two pages and the tail
+}
+
+TEST_CASE("pages below the home tier are waited for, and come up once") {
+  auto options = small(1);
+  options.platform = test::tiny_platform(true);
+  options.tier_pages = {1, 2, 10};
+  const auto r = make(options);
+  const SequenceId s = start(*r, 13);  // pages 2 and 1 at home, page 0 on NVMe
+  CHECK(r->table().slots(1).used() == 2);
+  CHECK(r->table().slots(2).used() == 1);
+  // Page 0: a place at home first (page 1 or 2 goes down: 8 bytes at 5 B/s, beside the layer), then 8 bytes at
+  // 10 B/s that the layer waits for.
+  const StepReport report = step(*r, s, {0});
+  CHECK(report.staged == 1);
+  CHECK(report.time.stall == Approx(0.8));
+  CHECK(report.link[3].bytes == 8);
+  CHECK(report.total == Approx(1.6 + 0.8));
+  CHECK(step(*r, s, {0}).staged == 0);
+}
+
+TEST_CASE("a full disk below holds write-backs, and loses nothing") {
+  auto options = small(3);
+  options.platform = test::tiny_platform(true);
+  options.tier_pages = {3, 1, 0};
+  const auto r = make(options);
+  const SequenceId s = start(*r, 6);  // one full page at home
+  StepReport report = step(*r, s, {0});
+  report = step(*r, s, {0});  // page 1 is full: home is full, nothing below
+  CHECK(report.written_back == 0);
+  CHECK(report.busy_write_backs == 1);
+  report = step(*r, s, {0, 1});
+  CHECK(report.busy_write_backs == 1);  // tried again
+  CHECK(report.misses == 0);            // and still readable where it is
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// lehr compare: every policy on the same workload, capacity and profile, beside bound and oracle.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "placement/bounds.hpp"
+#include "runtime/machines/sim.hpp"
+#include "tools/lehr/fail.hpp"
+#include "tools/lehr/parallel.hpp"
+#include "tools/lehr/progress.hpp"
+#include "tools/lehr/report.hpp"
+#include "tools/lehr/table.hpp"
+
+namespace lehr::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+using runtime::ReplayOptions;
+using runtime::ReplayResult;
+
+constexpr const char* kCommand = "compare";
+
+struct Arguments {
+  ReplayArguments replay;
+  std::vector<std::string> policies;
+};
+
+/// All that runs at one HBM capacity.
+struct Cell {
+  std::string hbm;
+  ReplayOptions options;
+  std::vector<std::optional<Result<ReplayResult>>> results;  ///< by policy
+  std::optional<Result<placement::Bound>> bound;
+};
+
+ReplayOptions with_policy(const Cell& cell, const std::pair<std::string, Parameters>& policy,
+                          std::uint64_t total_pages) {
+  ReplayOptions options = cell.options;
+  options.runtime.policy = policy.first;
+  options.runtime.policy_parameters = policy.second;
+  const auto descriptor = placement::find_policy(policy.first);
+  if (descriptor && (*descriptor)->traits.unlimited) {
+    options.runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(total_pages);
+  }
+  return options;
+}
+
+std::vector<std::pair<std::string, Parameters>> chosen_policies(const std::vector<std::string>& names) {
+  std::vector<std::pair<std::string, Parameters>> out;
+  for (const std::string& name : names) {
+    const auto policy = parse_policy(name);
+    if (!policy) fail_usage(kCommand, policy.error());
+    const auto made = placement::make_policy(policy->first, policy->second);
+    if (!made) fail_usage(kCommand, made.error());
+    out.push_back(*policy);
+  }
+  if (!out.empty()) return out;
+  for (const placement::PolicyDescriptor* d : placement::policies()) out.push_back({d->name, {}});
+  return out;
+}
+
+std::string gap(double seconds, double reference) {
+  return reference > 0 ? fmt::format("{:+.1f}%", (seconds / reference - 1) * 100) : "-";
+}
+
+std::string table_row_label(const placement::PolicyDescriptor& d) {
+  return d.traits.needs_future ? std::string(d.name) + " (oracle)" : d.name;
+}
+
+std::string print_cell(const Cell& cell, const std::vector<std::pair<std::string, Parameters>>& policies,
+                       Bytes page_bytes) {
+  Table table({"policy", "tok/s", "step p50", "p99", "exposed/step", "byte hits", "to HBM/step", "from HBM/step",
+               "useful", "over bound"});
+  const placement::Platform& platform = cell.options.runtime.platform;
+  for (std::size_t i = 0; i < policies.size(); ++i) {
+    const ReplayResult& r = **cell.results[i];
+    const runtime::StepReport& w = r.warm_steps > 0 ? r.warm : r.all;
+    const double steps = r.warm_steps > 0 ? r.warm_steps : r.steps;
+    const auto tokens = static_cast<double>(r.warm_steps > 0 ? r.warm_tokens : r.tokens);
+    const double bound = r.warm_steps > 0 ? (*cell.bound)->best.without_warmup : (*cell.bound)->best.total;
+    double up = 0;
+    double down = 0;
+    for (std::size_t l = 0; l < platform.links.size(); ++l) {
+      if (platform.links[l].to == kHbm) up += static_cast<double>(w.link[l].bytes);
+      if (platform.links[l].from == kHbm) down += static_cast<double>(w.link[l].bytes);
+    }
+    const double useful = static_cast<double>((w.misses + w.promoted_used) * page_bytes);
+    const auto first = r.step_seconds.begin() + (r.warm_steps > 0 ? static_cast<std::ptrdiff_t>(r.steps - r.warm_steps) : 0);
+    const std::vector<double> seconds(first, r.step_seconds.end());
+    const placement::PolicyDescriptor& d = **placement::find_policy(policies[i].first);
+    table.add({table_row_label(d), fmt::format("{:.1f}", tokens / w.total), human_seconds(percentile(seconds, 0.5)),
+               human_seconds(percentile(seconds, 0.99)), human_seconds(w.exposed / steps),
+               fmt::format("{:.2f}%", 100.0 * static_cast<double>(w.hits) / static_cast<double>(w.reads)),
+               human_bytes(up / steps), human_bytes(down / steps),
+               up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
+               d.traits.unlimited ? "-" : gap(w.total, bound)});
+  }
+  return table.text();
+}
+
+ordered_json cell_json(const Cell& cell, const std::vector<std::pair<std::string, Parameters>>& policies,
+                       Bytes page_bytes) {
+  ordered_json out;
+  out["hbm"] = cell.hbm;
+  out["hbm_pages"] = cell.options.runtime.tier_pages[kHbm];
+  const placement::Bound& bound = **cell.bound;
+  for (const placement::BoundValue& v : bound.each) {
+    out["bounds"].push_back({{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
+  }
+  out["best_bound"] = {{"name", bound.best.name}, {"seconds", bound.best.total},
+                       {"seconds_without_warmup", bound.best.without_warmup}};
+  for (std::size_t i = 0; i < policies.size(); ++i) {
+    const ReplayResult& r = **cell.results[i];
+    ordered_json row = figures(r, cell.options, page_bytes);
+    const auto& traits = (*placement::find_policy(policies[i].first))->traits;
+    row["full_knowledge"] = traits.needs_future;
+    row["parameters"] = policies[i].second;
+    if (!traits.unlimited && bound.best.total > 0) {
+      row["over_bound"] = r.all.total / bound.best.total - 1;
+      if (bound.best.without_warmup > 0) row["over_bound_without_warmup"] = r.warm.total / bound.best.without_warmup - 1;
+    }
+    out["policies"].push_back(std::move(row));
+  }
+  return out;
+}
+
+void run(const Arguments& arguments) {
+  const auto policies = chosen_policies(arguments.policies);
+  std::unique_ptr<Prepared> prepared;
+  {
+    ProgressBar bar("reading traces");
+    prepared = take(kCommand, prepare(arguments.replay, [&](double share) { bar.show(share); }));
+  }
+  std::vector<Cell> cells;
+  for (const std::string& hbm : arguments.replay.hbm) {
+    auto options = prepared->at(hbm);
+    if (!options) fail_usage(kCommand, options.error());
+    cells.push_back({hbm, *std::move(options), {}, {}});
+    cells.back().results.resize(policies.size());
+  }
+  {
+    ProgressBar bar("replaying");
+    const std::size_t jobs = policies.size() + 1;  // the bound is the first: it takes longest
+    parallel(
+        cells.size() * jobs,
+        [&](std::size_t i) {
+          Cell& cell = cells[i / jobs];
+          const std::size_t job = i % jobs;
+          if (job == 0) {
+            auto instance = runtime::replay_instance(prepared->workload, cell.options);
+            placement::BoundOptions options;
+            options.warmup_steps = cell.options.warmup_steps;
+            cell.bound = instance ? placement::lower_bound(*instance, options) : instance.error();
+            return;
+          }
+          cell.results[job - 1] =
+              runtime::replay(prepared->workload, with_policy(cell, policies[job - 1], prepared->total_pages),
+                              runtime::make_sim_machine());
+        },
+        [&](double share) { bar.show(share); });
+  }
+  ordered_json report = describe(arguments.replay, *prepared);
+  std::string text;
+  for (const Cell& cell : cells) {
+    if (!*cell.bound) fail(kCommand, cell.bound->error());
+    for (const auto& result : cell.results) {
+      if (!*result) fail(kCommand, result->error());
+    }
+    const placement::Bound& bound = **cell.bound;
+    text += fmt::format("\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
+                        cell.options.runtime.tier_pages[kHbm], prepared->total_pages, bound.best.name,
+                        human_seconds(bound.best.without_warmup / std::max(1U, prepared->workload.steps() - std::min(prepared->workload.steps(), arguments.replay.warmup))),
+                        arguments.replay.warmup, prepared->workload.steps() - 1);
+    text += print_cell(cell, policies, prepared->page_bytes);
+    report["cells"].push_back(cell_json(cell, policies, prepared->page_bytes));
+  }
+  if (arguments.replay.json != "-") {
+    fmt::print("profile {}, selection {}, {} sequence(s), {} bytes a page\n", prepared->base.runtime.platform.name,
+               arguments.replay.select, prepared->workload.sequences.size(), prepared->page_bytes);
+    for (const std::string& notice : prepared->notices) fmt::print("note: {}\n", notice);
+    fmt::print("{}", text);
+  }
+  if (!arguments.replay.json.empty()) take(kCommand, write_json(arguments.replay.json, report));
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *app.add_subcommand("compare", "Replay a trace under every policy and compare");
+  arguments->replay.add_to(command);
+  command.add_option("--policies", arguments->policies, "Only these, each NAME or NAME:KEY=VALUE,...");
+  command.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace lehr::tools

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// lehr replay: one policy on one machine, predicted beside measured where the machine measures.
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "runtime/machines/sim.hpp"
+#include "tools/lehr/fail.hpp"
+#include "tools/lehr/progress.hpp"
+#include "tools/lehr/report.hpp"
+#include "tools/lehr/table.hpp"
+
+namespace lehr::tools {
+
+namespace {
+
+constexpr const char* kCommand = "replay";
+
+struct Arguments {
+  ReplayArguments replay;
+  std::string policy = "lru";
+  std::string machine = "sim";
+};
+
+Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& arguments) {
+  if (arguments.machine == "sim") return runtime::make_sim_machine();
+  return unsupported("--machine " + arguments.machine + ": this build has sim");
+}
+
+void print(const runtime::ReplayResult& r, const std::string& hbm, const runtime::ReplayOptions& options,
+           const Prepared& prepared) {
+  const auto line = [](const char* what, const std::string& value) { fmt::print("  {:<26}{}\n", what, value); };
+  fmt::print("{} at HBM {} ({} of {} pages), profile {}\n", r.policy, hbm, options.runtime.tier_pages[kHbm],
+             prepared.total_pages, options.runtime.platform.name);
+  line("steps, tokens", fmt::format("{}, {}", r.steps, r.tokens));
+  line("predicted step p50, p99", human_seconds(percentile(r.step_seconds, 0.5)) + ", " +
+                                      human_seconds(percentile(r.step_seconds, 0.99)));
+  if (!r.measured_seconds.empty()) {
+    line("measured step p50, p99", human_seconds(percentile(r.measured_seconds, 0.5)) + ", " +
+                                       human_seconds(percentile(r.measured_seconds, 0.99)));
+  }
+  line("predicted tokens/s", fmt::format("{:.1f}", static_cast<double>(r.tokens) / r.all.total));
+  line("exposed a step", human_seconds(r.all.exposed / r.steps));
+  line("byte hits", fmt::format("{:.3f}%", 100.0 * static_cast<double>(r.all.hits) / static_cast<double>(r.all.reads)));
+  for (std::size_t i = 0; i < options.runtime.platform.links.size(); ++i) {
+    if (r.all.link[i].bytes == 0) continue;
+    line(("over " + options.runtime.platform.links[i].name).c_str(),
+         fmt::format("{} in {} transfers", human_bytes(static_cast<double>(r.all.link[i].bytes)), r.all.link[i].count));
+  }
+  line("replayed in", fmt::format("{} ({:.1f} M page reads/s)", human_seconds(r.wall),
+                                  static_cast<double>(r.all.reads) / r.wall / 1e6));
+  for (const std::string& note : r.notes) fmt::print("  {}\n", note);
+}
+
+void run(const Arguments& arguments) {
+  const auto policy = parse_policy(arguments.policy);
+  if (!policy) fail_usage(kCommand, policy.error());
+  std::unique_ptr<Prepared> prepared;
+  {
+    ProgressBar bar("reading traces");
+    prepared = take(kCommand, prepare(arguments.replay, [&](double share) { bar.show(share); }));
+  }
+  nlohmann::ordered_json report = describe(arguments.replay, *prepared);
+  report["machine"] = arguments.machine;
+  for (const std::string& hbm : arguments.replay.hbm) {
+    auto options = prepared->at(hbm);
+    if (!options) fail_usage(kCommand, options.error());
+    options->runtime.policy = policy->first;
+    options->runtime.policy_parameters = policy->second;
+    const auto descriptor = take(kCommand, placement::find_policy(policy->first));
+    if (descriptor->traits.unlimited) {
+      options->runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared->total_pages);
+    }
+    ProgressBar bar("replaying");
+    auto machine = take(kCommand, make_machine(arguments));
+    const auto result = take(kCommand, runtime::replay(prepared->workload, *options, std::move(machine),
+                                                       [&](double share) { bar.show(share); }));
+    if (arguments.replay.json != "-") print(result, hbm, *options, *prepared);
+    nlohmann::ordered_json cell = figures(result, *options, prepared->page_bytes);
+    cell["hbm"] = hbm;
+    cell["hbm_pages"] = options->runtime.tier_pages[kHbm];
+    report["cells"].push_back(std::move(cell));
+  }
+  if (!arguments.replay.json.empty()) take(kCommand, write_json(arguments.replay.json, report));
+}
+
+}  // namespace
+
+void add_replay(CLI::App& app) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *app.add_subcommand("replay", "Replay a trace under one policy");
+  arguments->replay.add_to(command);
+  command.add_option("--policy", arguments->policy, "NAME or NAME:KEY=VALUE,...");
+  command.add_option("--machine", arguments->machine, "What carries it out: sim, host");
+  command.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace lehr::tools

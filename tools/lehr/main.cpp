@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+#include "tools/lehr/commands.hpp"
+
+int main(int argc, char** argv) {
+  CLI::App app("Lehr: tiered KV caches for transformer inference, replayed and compared", "lehr");
+  app.set_version_flag("--version", LEHR_BUILD_VERSION);
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+  lehr::tools::add_compare(app);
+  lehr::tools::add_replay(app);
+  lehr::tools::add_inspect(app);
+  lehr::tools::add_bound(app);
+  lehr::tools::add_profiles(app);
+  lehr::tools::add_cut(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::RuntimeError& error) {  // a command has said what is wrong
+    return error.get_exit_code();
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : lehr::tools::kExitUsage;
+  } catch (const std::bad_alloc&) {
+    std::fputs("lehr: out of memory\n", stderr);
+    return lehr::tools::kExitFailure;
+  }
+  return std::fflush(stdout) == 0 ? 0 : lehr::tools::kExitFailure;
+}

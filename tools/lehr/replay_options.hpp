@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/replay/replay.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace lehr::tools {
+
+/// What replay, compare and bound have in common on the command line.
+struct ReplayArguments {
+  std::vector<std::string> traces;
+  std::string profile = "h200-pcie5";
+  std::vector<std::string> hbm = {"25%"};
+  std::string host;
+  std::string nvme;
+  std::string select = "mass:0.95";
+  std::uint32_t sinks = 1;
+  std::uint32_t recent = 4;
+  std::uint32_t sequences = 0;  ///< 0: one for each trace file
+  std::uint32_t stagger = 0;
+  std::uint32_t warmup = 16;
+  std::uint64_t seed = 0;
+  double weights_gb = 0;
+  std::string shape;
+  std::string page_bytes;
+  bool cold = false;
+  std::string json;  ///< "-" is standard output
+
+  void add_to(CLI::App& command);
+};
+
+/// Traces opened and selected, the platform read: ready to replay at any capacity.
+struct Prepared {
+  std::vector<std::unique_ptr<formats::AttentionTrace>> traces;
+  std::vector<std::unique_ptr<runtime::TraceSelection>> selections;
+  runtime::Workload workload;
+  runtime::ReplayOptions base;      ///< everything but policy and HBM capacity
+  std::vector<std::string> notices; ///< imposed shapes, many copies of one trace: what the figures stand for
+  Bytes page_bytes = 0;
+  std::uint64_t total_pages = 0;
+
+  /// `hbm` as given on the command line ("25%", "24GB", "2000 pages").
+  Result<runtime::ReplayOptions> at(const std::string& hbm) const;
+};
+
+Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
+                                          const runtime::Progress& progress);
+
+/// "name" or "name:key=value,key=value".
+Result<std::pair<std::string, Parameters>> parse_policy(const std::string& text);
+
+}  // namespace lehr::tools

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/lehr/report.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "runtime/formats/file.hpp"
+
+namespace lehr::tools {
+
+using nlohmann::ordered_json;
+
+double percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  // Nearest rank: the smallest value with at least this share at or below it.
+  const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));
+  const std::size_t at = std::max<std::size_t>(rank, 1) - 1;
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return values[at];
+}
+
+ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared) {
+  const KvGeometry g = prepared.traces.front()->geometry();
+  ordered_json out;
+  out["schema"] = kReportSchema;
+  out["lehr"] = LEHR_BUILD_VERSION;
+  for (std::size_t i = 0; i < arguments.traces.size(); ++i) {
+    const auto& meta = prepared.traces[i]->meta();
+    out["traces"].push_back({{"file", arguments.traces[i]},
+                             {"model", meta.model},
+                             {"workload", meta.workload},
+                             {"prompt_tokens", meta.prompt_tokens},
+                             {"steps", meta.steps}});
+  }
+  out["sequences"] = prepared.workload.sequences.size();
+  out["steps"] = prepared.workload.steps();
+  out["layers"] = g.layers;
+  out["kv_heads"] = g.kv_heads;
+  out["page_tokens"] = g.page_tokens;
+  out["page_bytes"] = prepared.page_bytes;
+  out["pages"] = prepared.total_pages;
+  out["select"] = arguments.select;
+  out["sinks"] = arguments.sinks;
+  out["recent"] = arguments.recent;
+  out["profile"] = prepared.base.runtime.platform.name;
+  out["weights_gb"] = arguments.weights_gb;
+  out["cold"] = arguments.cold;
+  out["warmup_steps"] = arguments.warmup;
+  out["seed"] = arguments.seed;
+  out["notices"] = prepared.notices;
+  return out;
+}
+
+namespace {
+
+ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens, std::uint32_t steps,
+                    const placement::Platform& platform, Bytes page_bytes) {
+  ordered_json out;
+  const double n = std::max(1U, steps);
+  out["steps"] = steps;
+  out["predicted_seconds"] = r.total;
+  out["predicted_tokens_per_second"] = r.total > 0 ? static_cast<double>(tokens) / r.total : 0;
+  out["exposed_ms_per_step"] = r.exposed * 1e3 / n;
+  out["terms_ms_per_step"] = {{"compute", r.time.compute * 1e3 / n},
+                              {"hbm", r.time.hbm * 1e3 / n},
+                              {"links", r.time.links * 1e3 / n},
+                              {"control", r.time.control * 1e3 / n},
+                              {"stall", r.time.stall * 1e3 / n}};
+  out["page_reads"] = r.reads;
+  out["page_hits"] = r.hits;
+  out["page_misses"] = r.misses;
+  out["byte_hit_rate"] = r.reads > 0 ? static_cast<double>(r.hits) / static_cast<double>(r.reads) : 1.0;
+  ordered_json links;
+  Bytes up = 0;
+  for (std::size_t i = 0; i < platform.links.size(); ++i) {
+    links[platform.links[i].name] = {{"bytes", r.link[i].bytes}, {"transfers", r.link[i].count}};
+    if (platform.links[i].to == kHbm) up += r.link[i].bytes;
+  }
+  out["links"] = links;
+  // Moved towards HBM and read at least once: misses are read by the crossing itself.
+  const double useful = static_cast<double>((r.misses + r.promoted_used) * page_bytes);
+  out["useful_share"] = up > 0 ? std::min(1.0, useful / static_cast<double>(up)) : 1.0;
+  out["installed"] = r.installed;
+  out["promoted"] = r.promoted;
+  out["promoted_used"] = r.promoted_used;
+  out["written_back"] = r.written_back;
+  out["staged"] = r.staged;
+  out["dropped"] = r.dropped;
+  out["forced_drops"] = r.forced_drops;
+  out["refused_promotions"] = r.refused_promotions;
+  out["busy_write_backs"] = r.busy_write_backs;
+  return out;
+}
+
+}  // namespace
+
+ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayOptions& options,
+                     Bytes page_bytes) {
+  ordered_json out;
+  out["policy"] = result.policy;
+  out["step_p50_ms"] = percentile(result.step_seconds, 0.50) * 1e3;
+  out["step_p99_ms"] = percentile(result.step_seconds, 0.99) * 1e3;
+  out["all"] = totals(result.all, result.tokens, result.steps, options.runtime.platform, page_bytes);
+  out["warm"] = totals(result.warm, result.warm_tokens, result.warm_steps, options.runtime.platform, page_bytes);
+  if (!result.measured_seconds.empty()) {
+    out["measured_step_p50_ms"] = percentile(result.measured_seconds, 0.50) * 1e3;
+    out["measured_seconds"] = result.all.measured;
+  }
+  out["replay_wall_seconds"] = result.wall;
+  out["visits_per_second"] = result.wall > 0 ? static_cast<double>(result.all.reads) / result.wall : 0;
+  out["notes"] = result.notes;
+  return out;
+}
+
+Status write_json(const std::string& path, const ordered_json& report) {
+  const std::string text = report.dump(2) + "\n";
+  if (path == "-") {
+    if (std::fputs(text.c_str(), stdout) < 0) return io_error("standard output: cannot write the report");
+    return {};
+  }
+  LEHR_ASSIGN(auto file, formats::AtomicFile::create(path));
+  LEHR_TRY(file.write(std::as_bytes(std::span(text))));
+  return file.commit();
+}
+
+}  // namespace lehr::tools
