@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/progress.hpp"
@@ -21,11 +22,27 @@ struct Arguments {
   ReplayArguments replay;
   std::string policy = "lru";
   std::string machine = "sim";
+  std::string nvme_directory;
 };
 
-Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& arguments) {
+Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& arguments, const Prepared& prepared,
+                                                       runtime::ReplayOptions& options) {
   if (arguments.machine == "sim") return runtime::make_sim_machine();
-  return unsupported("--machine " + arguments.machine + ": this build has sim");
+  if (arguments.machine != "host") return unsupported("--machine " + arguments.machine + ": expected sim or host");
+  // Real memory: no tier gets more than the whole footprint, and what home can hold needs no place below.
+  std::uint64_t left = prepared.total_pages;
+  for (std::size_t t = 0; t < options.runtime.tier_pages.size(); ++t) {
+    std::uint32_t& pages = options.runtime.tier_pages[t];
+    if (t > options.runtime.platform.home) left -= std::min<std::uint64_t>(left, options.runtime.tier_pages[t - 1]);
+    const bool below = t > options.runtime.platform.home;
+    pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, below && left == 0 ? 0 : prepared.total_pages));
+  }
+  runtime::HostMachineOptions host;
+  host.platform = options.runtime.platform;
+  host.tier_pages = options.runtime.tier_pages;
+  host.page_bytes = prepared.page_bytes;
+  host.nvme_directory = arguments.nvme_directory;
+  return runtime::make_host_machine(host);
 }
 
 void print(const runtime::ReplayResult& r, const std::string& hbm, const runtime::ReplayOptions& options,
@@ -73,7 +90,7 @@ void run(const Arguments& arguments) {
       options->runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared->total_pages);
     }
     ProgressBar bar("replaying");
-    auto machine = take(kCommand, make_machine(arguments));
+    auto machine = take(kCommand, make_machine(arguments, *prepared, *options));
     const auto result = take(kCommand, runtime::replay(prepared->workload, *options, std::move(machine),
                                                        [&](double share) { bar.show(share); }));
     if (arguments.replay.json != "-") print(result, hbm, *options, *prepared);
@@ -93,6 +110,7 @@ void add_replay(CLI::App& app) {
   arguments->replay.add_to(command);
   command.add_option("--policy", arguments->policy, "NAME or NAME:KEY=VALUE,...");
   command.add_option("--machine", arguments->machine, "What carries it out: sim, host");
+  command.add_option("--nvme-dir", arguments->nvme_directory, "Directory for the NVMe tier's scratch file on host");
   command.callback([arguments] { run(*arguments); });
 }
 

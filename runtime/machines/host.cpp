@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/machines/host.hpp"
+
+#include <fmt/core.h>
+
+#include <chrono>
+#include <filesystem>
+#include <unordered_set>
+
+#include "kernels/base/check.hpp"
+#include "runtime/machines/page_pattern.hpp"
+#include "transfer/arena.hpp"
+#include "transfer/host_engine.hpp"
+
+namespace lehr::runtime {
+
+namespace {
+
+using transfer::Place;
+
+constexpr std::int64_t kBoundNs = 60'000'000'000;  ///< a layer's transfers that take longer are a failure
+constexpr std::uint32_t kStagingSlots = 64;
+
+transfer::Cause cause_of(const PageOp& op) {
+  if (op.kind == PageOp::Kind::kFetch) return transfer::Cause::kDemandLoad;
+  if (op.from == kHbm) return transfer::Cause::kWriteBack;
+  return op.to == kHbm ? transfer::Cause::kPromotion : op.to > op.from ? transfer::Cause::kDemotion : transfer::Cause::kDemandLoad;
+}
+
+class HostMachine final : public Machine {
+ public:
+  HostMachine(std::unique_ptr<transfer::TransferEngine> engine, TierId home, std::vector<SlotId> staging)
+      : engine_(std::move(engine)), home_(home), staging_(std::move(staging)) {}
+
+  MachineTraits traits() const override { return {.moves_bytes = true}; }
+
+  Status set_up(std::span<const PageOp> ops) override {
+    for (const PageOp& op : ops) LEHR_TRY(run(op));
+    return flush();
+  }
+
+  Status run_layer(Step, std::uint32_t, std::span<const PageOp> ops) override {
+    const auto began = std::chrono::steady_clock::now();
+    engine_->begin_step();
+    for (const PageOp& op : ops) LEHR_TRY(run(op));
+    LEHR_TRY(flush());
+    measured_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    return {};
+  }
+
+  Status drain() override { return flush(); }
+
+  Seconds take_measured() override { return std::exchange(measured_, 0.0); }
+
+  std::vector<std::string> notes() const override {
+    const transfer::EngineStats stats = engine_->stats();
+    std::vector<std::string> out;
+    out.push_back(fmt::format("verified {} page reads ({} bytes) by content", verified_, verified_bytes_));
+    for (const transfer::LinkStats& link : stats.links) {
+      Bytes bytes = 0;
+      for (const Bytes b : link.bytes) bytes += b;
+      if (bytes > 0) out.push_back(fmt::format("{}: {} bytes moved by {}", link.name, bytes, link.mover));
+    }
+    out.insert(out.end(), stats.notices.begin(), stats.notices.end());
+    return out;
+  }
+
+ private:
+  static std::uint64_t key(TierId tier, SlotId slot) { return (std::uint64_t{tier} << 32) | slot; }
+
+  bool is_memory(TierId tier) const {
+    return engine_->tier(tier).space() == transfer::Space::kHostMemory;
+  }
+  std::span<std::byte> bytes(TierId tier, SlotId slot) const {
+    return static_cast<const transfer::Arena&>(engine_->tier(tier)).page(slot);
+  }
+
+  Status run(const PageOp& op) {
+    switch (op.kind) {
+      case PageOp::Kind::kFill:
+        return fill(op);
+      case PageOp::Kind::kRead:
+        return read(op);
+      case PageOp::Kind::kFetch:
+        LEHR_TRY(read(op));
+        return move(op, {op.from, op.from_slot});
+      case PageOp::Kind::kCopy:
+        return move(op, {op.from, op.from_slot});
+    }
+    return internal_error("host machine: unknown operation");
+  }
+
+  Status fill(const PageOp& op) {
+    if (!is_memory(op.to)) {  // made in a staging slot of the home tier, then moved
+      if (staged_ == staging_.size()) LEHR_TRY(flush());
+      const Place staging{home_, staging_[staged_++]};
+      PagePattern(op.page, op.version).fill(bytes(staging.tier, staging.slot));
+      LEHR_TRY(engine_->stamp(staging, op.page, op.version));
+      return move(op, staging);
+    }
+    if (touched_.contains(key(op.to, op.to_slot))) LEHR_TRY(flush());
+    PagePattern(op.page, op.version).fill(bytes(op.to, op.to_slot));
+    return engine_->stamp({op.to, op.to_slot}, op.page, op.version);
+  }
+
+  Status read(const PageOp& op) {
+    if (arriving_.contains(key(op.from, op.from_slot))) LEHR_TRY(flush());
+    const Place place{op.from, op.from_slot};
+    LEHR_ASSIGN(const transfer::Lease lease, engine_->lease(place, transfer::LeaseMode::kRead));
+    const auto contents = bytes(op.from, op.from_slot);
+    if (!lease.ready() || !engine_->holds(place, op.page, op.version) ||
+        !PagePattern(op.page, op.version).matches(contents)) {
+      return corrupt(fmt::format("tier {}, slot {}: expected page {} version {}, found other contents", op.from,
+                                 op.from_slot, op.page, op.version), Reason::kChecksum);
+    }
+    ++verified_;
+    verified_bytes_ += contents.size();
+    return {};
+  }
+
+  Status move(const PageOp& op, Place from) {
+    transfer::PageMove m;
+    m.page = op.page;
+    m.version = op.version;
+    m.from = from;
+    m.to = {op.to, op.to_slot};
+    m.cause = cause_of(op);
+    m.urgency = transfer::Urgency::kUrgent;
+    moves_.push_back(m);
+    touched_.insert(key(from.tier, from.slot));
+    touched_.insert(key(op.to, op.to_slot));
+    arriving_.insert(key(op.to, op.to_slot));
+    return moves_.size() >= kBatch ? submit() : Status{};
+  }
+
+  Status submit() {
+    if (moves_.empty()) return {};
+    said_.resize(moves_.size());
+    tickets_.push_back(engine_->submit(moves_, said_));
+    for (const transfer::Submission& s : said_) {
+      if (s.job == 0) {
+        return Error{s.code, s.reason, "host machine: the transfer engine refused a move"};
+      }
+    }
+    moves_.clear();
+    return {};
+  }
+
+  /// Everything submitted has ended well.
+  Status flush() {
+    LEHR_TRY(submit());
+    for (const transfer::Ticket ticket : tickets_) LEHR_TRY(engine_->wait(ticket, kBoundNs));
+    tickets_.clear();
+    touched_.clear();
+    arriving_.clear();
+    staged_ = 0;
+    transfer::MoveResult results[64];
+    for (std::size_t n = engine_->poll(results); n > 0; n = engine_->poll(results)) {
+      for (const transfer::MoveResult& r : std::span(results).first(n)) {
+        if (r.code == Code::kOk) continue;
+        return Error{r.code, r.reason, fmt::format("moving page {} from tier {} to tier {} failed", r.page,
+                                                   r.from.tier, r.to.tier)};
+      }
+    }
+    return {};
+  }
+
+  static constexpr std::size_t kBatch = 256;
+
+  std::unique_ptr<transfer::TransferEngine> engine_;
+  TierId home_;
+  std::vector<SlotId> staging_;
+  std::size_t staged_ = 0;
+  std::vector<transfer::PageMove> moves_;
+  std::vector<transfer::Submission> said_;
+  std::vector<transfer::Ticket> tickets_;
+  std::unordered_set<std::uint64_t> touched_;   ///< slots that unfinished moves read or write
+  std::unordered_set<std::uint64_t> arriving_;  ///< slots that unfinished moves write
+  std::uint64_t verified_ = 0;
+  Bytes verified_bytes_ = 0;
+  Seconds measured_ = 0;
+};
+
+/// The runtime hands out slots itself: the engine's are all taken at once, so that their numbers agree.
+Status take_all(transfer::TransferEngine& engine, TierId tier, std::uint32_t count) {
+  std::vector<SlotId> slots(count);
+  LEHR_TRY(engine.allocate(tier, slots));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (slots[i] >= count) return internal_error("host machine: slots are not numbered from 0");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Machine>> make_host_machine(const HostMachineOptions& options) {
+  const placement::Platform& platform = options.platform;
+  transfer::HostEngineConfig config;
+  config.page_bytes = options.page_bytes;
+  config.use_uring = options.use_uring;
+  bool files = false;
+  for (std::size_t t = 0; t < platform.tiers.size(); ++t) {
+    const std::uint32_t pages = options.tier_pages[t];
+    if (pages == 0 && t > platform.home) continue;
+    if (t == kHbm || platform.tiers[t].directly_readable) {
+      if (files) return unsupported("host machine: a readable tier below one that is not");
+      config.memory.push_back({platform.tiers[t].name, pages + (t == platform.home ? kStagingSlots : 0), {}});
+      continue;
+    }
+    files = true;
+    transfer::PageFileConfig file;
+    file.name = platform.tiers[t].name;
+    file.path = options.nvme_directory.empty() ? std::filesystem::temp_directory_path().string() : options.nvme_directory;
+    file.pages = pages;
+    file.page_bytes = options.page_bytes;
+    config.files.push_back(file);
+  }
+  LEHR_ASSIGN(auto engine, transfer::make_host_engine(std::move(config)));
+  std::vector<SlotId> staging;
+  for (std::size_t t = 0; t < engine->tiers(); ++t) {
+    const bool home = t == platform.home;
+    const std::uint32_t pages = options.tier_pages[t] + (home ? kStagingSlots : 0);
+    LEHR_TRY(take_all(*engine, static_cast<TierId>(t), pages));
+    for (std::uint32_t i = options.tier_pages[t]; i < pages; ++i) staging.push_back(i);
+  }
+  return std::unique_ptr<Machine>(new HostMachine(std::move(engine), platform.home, std::move(staging)));
+}
+
+}  // namespace lehr::runtime
