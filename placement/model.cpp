@@ -91,7 +91,8 @@ Bytes link_bytes(const Link& link, Seconds window, Bytes size) {
 LayerTime layer_time(const Platform& platform, const LayerLoad& load) {
   LayerTime t;
   t.compute = load.flops / platform.flops;
-  t.hbm = static_cast<double>(load.hbm_bytes) / platform.hbm.at(static_cast<double>(load.hbm_bytes), 1);
+  t.hbm =
+      static_cast<double>(load.hbm_bytes) / platform.hbm.at(static_cast<double>(load.hbm_bytes), 1);
   t.control = platform.control_per_layer;
   for (std::size_t i = 0; i < platform.links.size(); ++i) {
     t.link[i] = link_time(platform.links[i], load.link[i]);
@@ -99,8 +100,7 @@ LayerTime layer_time(const Platform& platform, const LayerLoad& load) {
     t.stall = std::max(t.stall, link_time(platform.links[i], load.stall[i]));
   }
   for (const SharedMedium& s : platform.shared) {
-    const double both =
-        static_cast<double>(load.link[s.first].bytes + load.link[s.second].bytes);
+    const double both = static_cast<double>(load.link[s.first].bytes + load.link[s.second].bytes);
     t.links = std::max(t.links, both / s.bytes_per_second);
   }
   return t;

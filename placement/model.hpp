@@ -41,8 +41,8 @@ struct SharedMedium {
   double bytes_per_second = 0;
 };
 
-/// A machine as placement sees it (DESIGN §2). Tier 0 is HBM; `home` is the tier that every filled page
-/// is written back to once.
+/// A machine as placement sees it (DESIGN §2). Tier 0 is HBM; `home` is the tier that every filled
+/// page is written back to once.
 struct Platform {
   std::string name;
   std::vector<Tier> tiers;
@@ -55,8 +55,8 @@ struct Platform {
 
   LinkId link(TierId from, TierId to) const;
   std::optional<TierId> tier(std::string_view tier_name) const;
-  /// Consistent and usable: tiers and links in range, positive finite bandwidths, HBM first, a home with
-  /// links to and from HBM.
+  /// Consistent and usable: tiers and links in range, positive finite bandwidths, HBM first, a home
+  /// with links to and from HBM.
   Status validate() const;
 };
 
@@ -72,7 +72,7 @@ struct LinkLoad {
 
 /// What one layer of one step moves.
 struct LayerLoad {
-  Bytes hbm_bytes = 0;                      ///< read or written in HBM, weights included
+  Bytes hbm_bytes = 0;  ///< read or written in HBM, weights included
   double flops = 0;
   std::array<LinkLoad, kMaxLinks> link{};   ///< runs beside the layer
   std::array<LinkLoad, kMaxLinks> stall{};  ///< must end before the layer can start

@@ -21,7 +21,8 @@ Status check_plan(const LayerView& view, const LayerPlan& plan) {
   for (const PageId p : plan.drop) {
     if (p >= pages.residency.size()) return broken("drop of a page that does not exist", p);
     if (!pages.in_hbm(p)) return broken("drop of a page that is not in HBM", p);
-    if (pages.guard[p] != 0) return broken("drop of a page that is pinned, leased or being read", p);
+    if (pages.guard[p] != 0)
+      return broken("drop of a page that is pinned, leased or being read", p);
     if (!seen.insert(p).second) return broken("a page dropped twice", p);
   }
   const std::unordered_set<PageId> missed(view.missed.begin(), view.missed.end());
@@ -46,7 +47,8 @@ Status check_plan(const LayerView& view, const LayerPlan& plan) {
     const bool here = p < pages.residency.size() && (pages.in_hbm(p) || arriving.contains(p));
     if (!here) return broken("late drop of a page that is not in HBM", p);
     // Pages of the current selection carry the layer's own guard of one.
-    if (pages.guard[p] > (selected.contains(p) ? 1 : 0)) return broken("late drop of a held page", p);
+    if (pages.guard[p] > (selected.contains(p) ? 1 : 0))
+      return broken("late drop of a held page", p);
     if (!seen.insert(p).second) return broken("a page dropped twice", p);
   }
   return {};

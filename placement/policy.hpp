@@ -25,14 +25,15 @@ struct PolicyContext {
 };
 
 struct PolicyTraits {
-  bool needs_future = false;     ///< reads LayerView::next_use: an oracle, labelled so, never a product
-  bool block_cache = false;      ///< offers a Replacement for request traces
-  bool unlimited = false;        ///< assumes that HBM holds everything
+  bool needs_future =
+      false;                 ///< reads LayerView::next_use: an oracle, labelled so, never a product
+  bool block_cache = false;  ///< offers a Replacement for request traces
+  bool unlimited = false;    ///< assumes that HBM holds everything
 };
 
-/// Decides where pages should live. One instance serves one replay or runtime; not thread-safe. Called
-/// once a layer with the whole batch, never once a page. Deterministic: the same calls and seed give the
-/// same plans on every machine.
+/// Decides where pages should live. One instance serves one replay or runtime; not thread-safe.
+/// Called once a layer with the whole batch, never once a page. Deterministic: the same calls and
+/// seed give the same plans on every machine.
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -48,9 +49,10 @@ class Policy {
   /// Pages that cease to exist (their HBM slots are free already).
   virtual void remove_pages(std::span<const PageId> pages) = 0;
 
-  /// Fills `plan` (given empty). Pages in view.filled are new to the policy: they were tails and are in HBM
-  /// now. A page that left HBM by another's decision arrives as remove_pages, then add_pages. Contract, checked by plan_check: every drop is evictable and named once;
-  /// installs are missed pages; free_slots + drops >= must_free + installs + promotions.
+  /// Fills `plan` (given empty). Pages in view.filled are new to the policy: they were tails and
+  /// are in HBM now. A page that left HBM by another's decision arrives as remove_pages, then
+  /// add_pages. Contract, checked by plan_check: every drop is evictable and named once; installs
+  /// are missed pages; free_slots + drops >= must_free + installs + promotions.
   virtual void decide(const LayerView& view, LayerPlan& plan) = 0;
 };
 

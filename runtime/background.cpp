@@ -16,7 +16,8 @@ void Background::layer_ended(Seconds duration, const placement::LinkLoad& used,
   if (queue_.empty()) return;
   const LinkId id = platform_.link(platform_.home, kHbm);
   const placement::Link& link = platform_.links[id];
-  Bytes left = placement::link_bytes(link, duration - placement::link_time(link, used), page_bytes_);
+  Bytes left =
+      placement::link_bytes(link, duration - placement::link_time(link, used), page_bytes_);
   while (left > 0 && !queue_.empty()) {
     const Bytes take = std::min(left, page_bytes_ - front_done_);
     left -= take;

@@ -9,9 +9,9 @@
 
 namespace lehr::runtime {
 
-/// Promotions on their way to HBM over link time that the layers leave over. First in, first out. A page
-/// in flight holds its HBM slot and a guard; it becomes resident at the start of the layer after the one
-/// in which its last byte arrived.
+/// Promotions on their way to HBM over link time that the layers leave over. First in, first out. A
+/// page in flight holds its HBM slot and a guard; it becomes resident at the start of the layer
+/// after the one in which its last byte arrived.
 class Background {
  public:
   Background(const placement::Platform& platform, PageTable& table, Bytes page_bytes)
@@ -20,8 +20,9 @@ class Background {
   /// The slot is reserved already.
   void submit(PageId page);
 
-  /// A layer that took `duration` and moved `used` over the home link has ended: pages whose bytes are
-  /// across are appended to `arrived` (guard and flag cleared, copy valid), their bytes to `carried`.
+  /// A layer that took `duration` and moved `used` over the home link has ended: pages whose bytes
+  /// are across are appended to `arrived` (guard and flag cleared, copy valid), their bytes to
+  /// `carried`.
   void layer_ended(Seconds duration, const placement::LinkLoad& used, std::vector<PageId>& arrived,
                    placement::LinkLoad& carried);
 

@@ -10,10 +10,10 @@
 
 namespace lehr::runtime {
 
-/// Decayed access frequency and softmax mass of each page, in columns indexed by PageId (20 bytes a page).
-/// Decay is exponential with a half-life in steps and applied lazily: only pages that are read cost time.
-/// Masses are corrected for exposure: they are averaged over the reads in which a mass was seen, since a
-/// page that was not read had no chance to show one.
+/// Decayed access frequency and softmax mass of each page, in columns indexed by PageId (20 bytes a
+/// page). Decay is exponential with a half-life in steps and applied lazily: only pages that are
+/// read cost time. Masses are corrected for exposure: they are averaged over the reads in which a
+/// mass was seen, since a page that was not read had no chance to show one.
 class Heat {
  public:
   explicit Heat(float half_life_steps = 32.0F);
@@ -25,8 +25,12 @@ class Heat {
   void read(std::span<const PageId> pages, std::span<const MassCode> mass,
             std::span<const MassCode> peak, Step step);
 
-  float frequency(PageId page, Step now) const { return frequency_[page] * decay(now - last_[page]); }
-  float mean_mass(PageId page) const { return exposure_[page] > 0 ? mass_[page] / exposure_[page] : 0; }
+  float frequency(PageId page, Step now) const {
+    return frequency_[page] * decay(now - last_[page]);
+  }
+  float mean_mass(PageId page) const {
+    return exposure_[page] > 0 ? mass_[page] / exposure_[page] : 0;
+  }
   float peak_mass(PageId page, Step now) const { return peak_[page] * decay(now - last_[page]); }
 
   /// 2^(-age / half-life); 0 once that is below 2^-32 or the table's end.

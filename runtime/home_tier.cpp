@@ -17,13 +17,15 @@ HomeTier::HomeTier(const placement::Platform& platform, PageTable& table, Bytes 
 
 Status HomeTier::make_room(placement::LayerLoad& load, std::vector<PageOp>* ops) {
   if (table_.slots(home_).available() > 0) return {};
-  if (!has_below()) return refused(Reason::kNoSpace, "the home tier is full and no tier is below it");
+  if (!has_below())
+    return refused(Reason::kNoSpace, "the home tier is full and no tier is below it");
   // Two rounds: the first takes the second chance from pages read since the last pass.
   for (std::size_t tries = 0; tries < 2 * clock_.size(); ++tries) {
     const std::size_t at = hand_;
     hand_ = (hand_ + 1) % clock_.size();
     const PageId page = clock_[at];
-    if (page == kNoPage || table_.guard[page] != 0 || !resident(table_.residency[page], home_)) continue;
+    if (page == kNoPage || table_.guard[page] != 0 || !resident(table_.residency[page], home_))
+      continue;
     if (table_.last_tick[page] != seen_[at]) {
       seen_[at] = table_.last_tick[page];
       continue;
@@ -48,7 +50,8 @@ Status HomeTier::make_room(placement::LayerLoad& load, std::vector<PageOp>* ops)
 
 Status HomeTier::reserve(PageId page, placement::LayerLoad& load, std::vector<PageOp>* ops) {
   LEHR_TRY(make_room(load, ops));
-  if (!table_.reserve(page, home_)) return internal_error("home tier: room was made but none is there");
+  if (!table_.reserve(page, home_))
+    return internal_error("home tier: room was made but none is there");
   const SlotId slot = table_.slot[home_][page];
   if (slot >= clock_.size()) {
     clock_.resize(slot + 1, kNoPage);
@@ -78,7 +81,8 @@ Status HomeTier::place(PageId page, std::vector<PageOp>* ops) {
   return {};
 }
 
-Status HomeTier::stage(PageId page, bool ahead, placement::LayerLoad& load, std::vector<PageOp>* ops) {
+Status HomeTier::stage(PageId page, bool ahead, placement::LayerLoad& load,
+                       std::vector<PageOp>* ops) {
   LEHR_TRY(reserve(page, load, ops));
   (ahead ? load.link : load.stall)[up_].add(page_bytes_);
   if (ops != nullptr) {

@@ -9,15 +9,16 @@
 
 namespace lehr::runtime {
 
-/// The home tier (host) and the one below it (NVMe). Every full page has a copy in one of them. When the
-/// home is full, its least recently read page that nothing holds moves down: a write the first time, free
-/// once the tier below has a valid copy. Second chance by the page's last read.
+/// The home tier (host) and the one below it (NVMe). Every full page has a copy in one of them.
+/// When the home is full, its least recently read page that nothing holds moves down: a write the
+/// first time, free once the tier below has a valid copy. Second chance by the page's last read.
 class HomeTier {
  public:
   HomeTier(const placement::Platform& platform, PageTable& table, Bytes page_bytes);
 
-  /// Reserves a place in the home tier for `page`, moving another page down if need be (its write is
-  /// added to `load` and `ops`). kRefused with kLowerTierBusy or kNoEvictable; then nothing changed.
+  /// Reserves a place in the home tier for `page`, moving another page down if need be (its write
+  /// is added to `load` and `ops`). kRefused with kLowerTierBusy or kNoEvictable; then nothing
+  /// changed.
   Status reserve(PageId page, placement::LayerLoad& load, std::vector<PageOp>* ops);
 
   /// Set-up form: home if there is room, else the tier below. The copy is valid afterwards.
@@ -43,8 +44,8 @@ class HomeTier {
   TierId below_ = 0;
   LinkId up_ = placement::kNoLink;
   LinkId down_ = placement::kNoLink;
-  std::vector<PageId> clock_;        ///< page of each home slot
-  std::vector<Tick> seen_;           ///< its last_tick when the hand last passed
+  std::vector<PageId> clock_;  ///< page of each home slot
+  std::vector<Tick> seen_;     ///< its last_tick when the hand last passed
   std::size_t hand_ = 0;
 };
 

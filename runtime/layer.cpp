@@ -4,6 +4,7 @@
 #include "runtime/layer.hpp"
 
 #include <algorithm>
+
 #include <fmt/core.h>
 
 #include "kernels/base/check.hpp"
@@ -31,16 +32,21 @@ Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
   for (const GroupSelection& g : groups) {
     const Sequence* s = find(g.sequence);
     if (s == nullptr || std::find(batch_.begin(), batch_.end(), g.sequence) == batch_.end()) {
-      return invalid(fmt::format("layer {}: sequence {} takes no part in this step", layer.index, g.sequence));
+      return invalid(
+          fmt::format("layer {}: sequence {} takes no part in this step", layer.index, g.sequence));
     }
     if (g.kv_head >= shape.kv_heads) {
-      return invalid(fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads), Reason::kOutOfRange);
+      return invalid(
+          fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads),
+          Reason::kOutOfRange);
     }
     std::uint64_t expected_from = 0;
     for (const std::uint32_t p : g.pages) {
       if (p < expected_from || p >= s->blocks.size()) {
-        return invalid(fmt::format("layer {}, sequence {}, KV head {}: page {} is out of order or past the {} pages of the context",
-                                   layer.index, g.sequence, g.kv_head, p, s->blocks.size()), Reason::kOutOfRange);
+        return invalid(fmt::format("layer {}, sequence {}, KV head {}: page {} is out of order or "
+                                   "past the {} pages of the context",
+                                   layer.index, g.sequence, g.kv_head, p, s->blocks.size()),
+                       Reason::kOutOfRange);
       }
       expected_from = std::uint64_t{p} + 1;
     }
@@ -54,14 +60,16 @@ Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
   for (const GroupSelection& g : groups) {
     const Sequence& s = *sequences_[g.sequence];
     const PageId offset = table_.group_offset(layer.index, g.kv_head);
-    GroupView view{s.blocks, offset, g.mass, g.peak, static_cast<std::uint32_t>(layer.selected.size()), 0,
-                   s.number, g.kv_head};
+    GroupView view{
+        s.blocks, offset,   g.mass,   g.peak, static_cast<std::uint32_t>(layer.selected.size()),
+        0,        s.number, g.kv_head};
     const auto tail = static_cast<std::uint32_t>(s.blocks.size() - 1);
     for (std::size_t i = 0; i < g.pages.size(); ++i) {
       const std::uint32_t index = g.pages[i];
       if (index == tail) break;  // the last one: ascending
       const PageId page = s.blocks[index] + offset;
-      if (table_.last_tick[page] == layer.tick) continue;  // shared and selected by another sequence too
+      if (table_.last_tick[page] == layer.tick)
+        continue;  // shared and selected by another sequence too
       layer.tick_before.push_back(table_.last_tick[page]);
       table_.last_tick[page] = layer.tick;
       ++table_.guard[page];
@@ -82,7 +90,8 @@ Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
     Tick next = kNever;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const GroupView& view = layer.groups[g];
-      if (view.blocks.size() >= 2 && view.page(view.blocks.size() - 2) == page) next = groups[g].filled_next_use;
+      if (view.blocks.size() >= 2 && view.page(view.blocks.size() - 2) == page)
+        next = groups[g].filled_next_use;
     }
     layer.filled_next_use.push_back(next);
   }
@@ -110,12 +119,14 @@ Status Runtime::make_room_for_tails(Layer& layer) {
     if (table_.guard[page] == 0 && resident(table_.residency[page], kHbm)) --owed;
   }
   if (owed == 0) return {};
-  return refused(Reason::kNoEvictable,
-                 fmt::format("step {}, layer {}: {} tail pages need HBM and nothing more can leave it",
-                             step_, layer.index, layer.absent.size()));
+  return refused(
+      Reason::kNoEvictable,
+      fmt::format("step {}, layer {}: {} tail pages need HBM and nothing more can leave it", step_,
+                  layer.index, layer.absent.size()));
 }
 
-/// Pages whose only copy lies below the home tier cannot be read in place: the layer waits for them.
+/// Pages whose only copy lies below the home tier cannot be read in place: the layer waits for
+/// them.
 Status Runtime::stage_missing(Layer& layer) {
   if (!home_.has_below()) return {};
   for (const PageId page : layer.missed) {
@@ -129,7 +140,8 @@ Status Runtime::stage_missing(Layer& layer) {
 PageId Runtime::forced_victim() {
   for (std::uint32_t tries = 0; tries < table_.rows(); ++tries) {
     clock_hand_ = (clock_hand_ + 1) % table_.rows();
-    if (table_.guard[clock_hand_] == 0 && resident(table_.residency[clock_hand_], kHbm)) return clock_hand_;
+    if (table_.guard[clock_hand_] == 0 && resident(table_.residency[clock_hand_], kHbm))
+      return clock_hand_;
   }
   return kNoPage;
 }
@@ -143,7 +155,8 @@ void Runtime::drop_from_hbm(PageId page) {
   }
 }
 
-/// Pages that left HBM by another decision than the policy's are to it pages that went and came back.
+/// Pages that left HBM by another decision than the policy's are to it pages that went and came
+/// back.
 void Runtime::tell_policy_left(std::span<const PageId> pages) {
   if (pages.empty()) return;
   policy_->remove_pages(pages);
@@ -161,7 +174,8 @@ void Runtime::open_tails(Layer& layer) {
       const bool room = table_.reserve(page, kHbm);
       LEHR_CHECK(1, room);
     }
-    if (resident(table_.residency[page], home_.home())) {  // a resumed sequence's: its copy at home is out of date now
+    if (resident(table_.residency[page],
+                 home_.home())) {  // a resumed sequence's: its copy at home is out of date now
       layer.load.link[options_.platform.link(home_.home(), kHbm)].add(page_bytes_);
       if (moves_bytes_) {
         layer.ops.push_back({PageOp::Kind::kCopy, home_.home(), kHbm, page, table_.version[page],
@@ -184,15 +198,18 @@ void Runtime::apply(Layer& layer) {
   open_tails(layer);
   for (const PageId page : plan.install) {
     if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);  // the read overtakes it
-    if (!table_.reserve(page, kHbm)) break;  // the plan checker names this; without it the rest is read in place
+    if (!table_.reserve(page, kHbm))
+      break;  // the plan checker names this; without it the rest is read in place
     table_.flags[page] |= kInstalling;
     ++layer.report.installed;
     layer.load.hbm_bytes += page_bytes_;
   }
   for (const Promotion& m : plan.promote) {
-    if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0) continue;
+    if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0)
+      continue;
     if (!resident(table_.residency[m.page], home)) {
-      if (!home_.has_below() || !home_.stage(m.page, true, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {
+      if (!home_.has_below() ||
+          !home_.stage(m.page, true, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {
         ++layer.report.refused_promotions;
         continue;
       }
@@ -331,8 +348,9 @@ void list_reads(const PageTable& table, TierId home, std::span<const PageId> sel
     const PageId page = selected[i];
     const TierId from = hit[i] != 0 ? kHbm : home;
     const bool keep = (table.flags[page] & kInstalling) != 0;
-    ops.push_back({keep ? PageOp::Kind::kFetch : PageOp::Kind::kRead, from, kHbm, page, table.version[page],
-                   table.slot[from][page], keep ? table.slot[kHbm][page] : kNoSlot});
+    ops.push_back({keep ? PageOp::Kind::kFetch : PageOp::Kind::kRead, from, kHbm, page,
+                   table.version[page], table.slot[from][page],
+                   keep ? table.slot[kHbm][page] : kNoSlot});
   }
 }
 
@@ -379,8 +397,9 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   const Bytes free_bytes = placement::link_bytes(up, so_far.under_compute(), page_bytes_);
   const Bytes missed_bytes = page_bytes_ * layer.missed.size();
   const auto crossing = static_cast<double>(std::max<std::size_t>(layer.missed.size(), 1));
-  view.from_tier[home_.home()] = {free_bytes > missed_bytes ? free_bytes - missed_bytes : 0,
-                                  static_cast<double>(page_bytes_) / up.curve.at(static_cast<double>(page_bytes_), crossing)};
+  view.from_tier[home_.home()] = {
+      free_bytes > missed_bytes ? free_bytes - missed_bytes : 0,
+      static_cast<double>(page_bytes_) / up.curve.at(static_cast<double>(page_bytes_), crossing)};
   policy_->decide(view, layer.plan);
   filled_[index].clear();
   if constexpr (LEHR_CHECKS >= 2) LEHR_TRY(placement::check_plan(view, layer.plan));

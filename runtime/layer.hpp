@@ -18,13 +18,13 @@ struct Runtime::Layer {
   std::vector<MassCode> mass;
   std::vector<MassCode> peak;
   std::vector<Tick> next_use;
-  std::vector<Tick> tick_before;         ///< last_tick of each selected page, to undo a refusal
+  std::vector<Tick> tick_before;  ///< last_tick of each selected page, to undo a refusal
   std::vector<GroupView> groups;
   std::vector<PageId> filled;
   std::vector<Tick> filled_next_use;
-  std::vector<PageId> tails;             ///< of the batch, in this layer
-  std::vector<std::uint32_t> tail_length;///< tokens of each after this step's append
-  std::vector<PageId> absent;            ///< tails that need an HBM slot now
+  std::vector<PageId> tails;               ///< of the batch, in this layer
+  std::vector<std::uint32_t> tail_length;  ///< tokens of each after this step's append
+  std::vector<PageId> absent;              ///< tails that need an HBM slot now
   std::vector<PageId> arrived;
 
   placement::LayerLoad load;

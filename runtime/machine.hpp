@@ -34,8 +34,8 @@ struct MachineTraits {
   bool moves_bytes = false;  ///< wants the list of operations; `sim` does without it
 };
 
-/// What carries out decisions. The step loop decides, tells the machine, and predicts the time by the
-/// model; the machine makes it so. Called from one thread.
+/// What carries out decisions. The step loop decides, tells the machine, and predicts the time by
+/// the model; the machine makes it so. Called from one thread.
 class Machine {
  public:
   virtual ~Machine() = default;
@@ -44,8 +44,8 @@ class Machine {
   /// Set-up outside the steps (prompt pages on their home tier and in HBM).
   virtual Status set_up(std::span<const PageOp> ops) = 0;
 
-  /// One layer. Operations on one slot keep their order; others may overlap. Every read and fetch has
-  /// seen the right contents, or this fails with kCorrupt.
+  /// One layer. Operations on one slot keep their order; others may overlap. Every read and fetch
+  /// has seen the right contents, or this fails with kCorrupt.
   virtual Status run_layer(Step step, std::uint32_t layer, std::span<const PageOp> ops) = 0;
 
   /// Everything submitted has ended.

@@ -104,17 +104,20 @@ Status PageTable::validate() const {
       const SlotId s = slot[tier][page];
       const bool valid = resident(residency[page], static_cast<TierId>(tier));
       if (s == kNoSlot) {
-        if (valid) return internal_error(fmt::format("page {} valid in tier {} without a slot", page, tier));
+        if (valid)
+          return internal_error(fmt::format("page {} valid in tier {} without a slot", page, tier));
         continue;
       }
       if (s >= taken.size() || taken[s]) {
-        return internal_error(fmt::format("slot {} of tier {} out of range or held twice (page {})", s, tier, page));
+        return internal_error(
+            fmt::format("slot {} of tier {} out of range or held twice (page {})", s, tier, page));
       }
       taken[s] = true;
       ++used;
     }
     if (used != pools_[tier].used()) {
-      return internal_error(fmt::format("tier {}: {} slots held by pages, {} in use", tier, used, pools_[tier].used()));
+      return internal_error(fmt::format("tier {}: {} slots held by pages, {} in use", tier, used,
+                                        pools_[tier].used()));
     }
   }
   return {};

@@ -29,27 +29,30 @@ class SlotPool {
 };
 
 enum PageFlag : std::uint8_t {
-  kTail = 1,           ///< being written: in HBM, pinned, no other copy
-  kInFlight = 2,       ///< a promotion is on its way, its HBM slot is reserved
-  kPromotedUnread = 4, ///< arrived ahead of need and not read since
-  kInstalling = 8,     ///< missed in the current layer and kept: the read fills its HBM slot
+  kTail = 1,            ///< being written: in HBM, pinned, no other copy
+  kInFlight = 2,        ///< a promotion is on its way, its HBM slot is reserved
+  kPromotedUnread = 4,  ///< arrived ahead of need and not read since
+  kInstalling = 8,      ///< missed in the current layer and kept: the read fills its HBM slot
 };
 
-/// Who has which copy of which page: structure of arrays, one row a page, 33 bytes. Rows are handed out
-/// in blocks: the pages of one token block (all layers and KV heads) share a reference count and are
-/// born and freed together. Page of (block, layer, head) = block + (layer * kv_heads + head) * kRun, so
-/// that neighbouring token blocks of one KV group lie side by side, in runs of kRun.
+/// Who has which copy of which page: structure of arrays, one row a page, 33 bytes. Rows are handed
+/// out in blocks: the pages of one token block (all layers and KV heads) share a reference count
+/// and are born and freed together. Page of (block, layer, head) = block + (layer * kv_heads +
+/// head) * kRun, so that neighbouring token blocks of one KV group lie side by side, in runs of
+/// kRun.
 class PageTable {
  public:
   static constexpr std::uint32_t kRun = 64;
 
   /// `tier_slots[i]` slots in tier i; at most kMaxTiers.
-  PageTable(std::uint32_t layers, std::uint32_t kv_heads, std::span<const std::uint32_t> tier_slots);
+  PageTable(std::uint32_t layers, std::uint32_t kv_heads,
+            std::span<const std::uint32_t> tier_slots);
 
   /// A chunk of kRun token blocks for one sequence; its first block's base id.
   PageId open_chunk();
 
-  /// A new block at `base` (inside a chunk), for position `position`, reference count 1, no copy anywhere.
+  /// A new block at `base` (inside a chunk), for position `position`, reference count 1, no copy
+  /// anywhere.
   void open_block(PageId base, std::uint32_t position, std::uint16_t sequence);
   void share_block(PageId base) { ++block_refs_[block_index(base)]; }
   std::uint16_t block_refs(PageId base) const { return block_refs_[block_index(base)]; }
@@ -86,14 +89,12 @@ class PageTable {
   std::vector<std::uint16_t> layer;
   std::vector<std::uint16_t> sequence;
   std::vector<std::uint32_t> position;
-  std::vector<std::uint32_t> version;    ///< of the contents; rises when a tail is written
-  std::vector<Tick> last_tick;           ///< last layer that selected it; kNever before that
-  std::vector<std::vector<SlotId>> slot; ///< by tier
+  std::vector<std::uint32_t> version;     ///< of the contents; rises when a tail is written
+  std::vector<Tick> last_tick;            ///< last layer that selected it; kNever before that
+  std::vector<std::vector<SlotId>> slot;  ///< by tier
 
  private:
-  std::uint32_t block_index(PageId base) const {
-    return base / chunk_rows_ * kRun + base % kRun;
-  }
+  std::uint32_t block_index(PageId base) const { return base / chunk_rows_ * kRun + base % kRun; }
 
   std::uint32_t layers_;
   std::uint32_t kv_heads_;

@@ -2,6 +2,7 @@
 #include "runtime/runtime.hpp"
 
 #include <algorithm>
+
 #include <fmt/core.h>
 
 #include "kernels/base/check.hpp"
@@ -60,7 +61,8 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
   const KvGeometry& g = options.geometry;
   if (g.layers == 0 || g.kv_heads == 0 || g.page_tokens == 0 || g.head_dim == 0 ||
       g.element_bytes == 0) {
-    return invalid("geometry: layers, kv_heads, head_dim, page_tokens and element_bytes must be positive");
+    return invalid(
+        "geometry: layers, kv_heads, head_dim, page_tokens and element_bytes must be positive");
   }
   if (std::uint64_t{g.layers} * g.kv_heads * PageTable::kRun > (1U << 24)) {
     return invalid("geometry: more than 262144 KV groups");
@@ -70,9 +72,10 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
                                options.platform.tiers.size()));
   }
   if (options.tier_pages[kHbm] < g.groups()) {
-    return refused(Reason::kOverBudget,
-                   fmt::format("HBM of {} pages is less than one tail page for each of the {} KV groups",
-                               options.tier_pages[kHbm], g.groups()));
+    return refused(
+        Reason::kOverBudget,
+        fmt::format("HBM of {} pages is less than one tail page for each of the {} KV groups",
+                    options.tier_pages[kHbm], g.groups()));
   }
   LEHR_ASSIGN(auto policy, placement::make_policy(options.policy, options.policy_parameters));
   std::unique_ptr<Runtime> made(
@@ -116,7 +119,8 @@ Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
   for (const SequenceInfo& info : infos) {
     const std::uint64_t pages = info.prompt_tokens / g.page_tokens * g.groups();
     if (!info.first_use.empty() && info.first_use.size() != pages) {
-      return invalid(fmt::format("first_use holds {} ticks for {} prompt pages", info.first_use.size(), pages));
+      return invalid(fmt::format("first_use holds {} ticks for {} prompt pages",
+                                 info.first_use.size(), pages));
     }
     full += pages;
   }
@@ -126,14 +130,17 @@ Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
     room += table_.slots(static_cast<TierId>(t)).available();
   }
   if (full > room) {
-    return refused(Reason::kNoSpace, fmt::format("{} prompt pages for {} free pages below HBM", full, room));
+    return refused(Reason::kNoSpace,
+                   fmt::format("{} prompt pages for {} free pages below HBM", full, room));
   }
   if ((live + infos.size()) * g.groups() > options_.tier_pages[kHbm]) {
-    return refused(Reason::kOverBudget,
-                   fmt::format("HBM of {} pages cannot hold the tail pages of {} sequences ({} each)",
-                               options_.tier_pages[kHbm], live + infos.size(), g.groups()));
+    return refused(
+        Reason::kOverBudget,
+        fmt::format("HBM of {} pages cannot hold the tail pages of {} sequences ({} each)",
+                    options_.tier_pages[kHbm], live + infos.size(), g.groups()));
   }
-  if (live + infos.size() > 0xFFFF) return refused(Reason::kOverBudget, "more than 65535 sequences");
+  if (live + infos.size() > 0xFFFF)
+    return refused(Reason::kOverBudget, "more than 65535 sequences");
   return {};
 }
 
@@ -143,7 +150,8 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
   const KvGeometry& g = options_.geometry;
   std::vector<SequenceId> ids;
   for (const SequenceInfo& info : infos) {
-    auto slot = std::find_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s; });
+    auto slot =
+        std::find_if(sequences_.begin(), sequences_.end(), [](const auto& s) { return !s; });
     if (slot == sequences_.end()) slot = sequences_.emplace(sequences_.end());
     const auto id = static_cast<SequenceId>(slot - sequences_.begin());
     Sequence& s = slot->emplace();
@@ -159,15 +167,16 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
     const std::uint64_t full = s.tokens / g.page_tokens;
     pages.reserve(full * g.groups());
     for (std::uint32_t group = 0; group < g.groups(); ++group) {
-      for (std::uint64_t b = 0; b < full; ++b) pages.push_back(s.blocks[b] + group * PageTable::kRun);
+      for (std::uint64_t b = 0; b < full; ++b)
+        pages.push_back(s.blocks[b] + group * PageTable::kRun);
     }
     policy_->add_pages(pages, infos[i].first_use, table_.columns());
   }
   return ids;
 }
 
-/// The fixed starting point of a replay: home copies of full pages, then HBM by position descending,
-/// layer, KV head.
+/// The fixed starting point of a replay: home copies of full pages, then HBM by position
+/// descending, layer, KV head.
 void Runtime::place_prompts(std::span<const SequenceId> ids) {
   const KvGeometry& g = options_.geometry;
   std::vector<PageOp> ops;
@@ -222,8 +231,8 @@ Result<SequenceId> Runtime::fork(SequenceId parent) {
   return static_cast<SequenceId>(child.number);
 }
 
-/// Writing into a shared partial tail: the writer gets its own (copy on write). The copy happens in HBM,
-/// layer by layer, when the step opens the new tail.
+/// Writing into a shared partial tail: the writer gets its own (copy on write). The copy happens in
+/// HBM, layer by layer, when the step opens the new tail.
 Status Runtime::own_tail(Sequence& s) {
   const PageId shared = s.blocks.back();
   s.blocks.pop_back();
@@ -292,8 +301,9 @@ Status Runtime::suspend(SequenceId id) {
   const bool partial = s->tokens % options_.geometry.page_tokens != 0;
   const bool own_tail_block = partial && table_.block_refs(s->blocks.back()) == 1;
   if (own_tail_block && table_.slots(home_.home()).available() < groups) {
-    return refused(Reason::kLowerTierBusy,
-                   fmt::format("the home tier has no room for the {} tail pages of sequence {}", groups, id));
+    return refused(
+        Reason::kLowerTierBusy,
+        fmt::format("the home tier has no room for the {} tail pages of sequence {}", groups, id));
   }
   std::vector<PageOp> ops;
   std::vector<PageId> left;
@@ -352,8 +362,8 @@ Status Runtime::begin_step(std::span<const SequenceId> sequences) {
     const Sequence* s = find(sequences[i]);
     if (s == nullptr) return not_found(fmt::format("no sequence {}", sequences[i]));
     if (s->suspended) return invalid(fmt::format("sequence {} is suspended", sequences[i]));
-    if (std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i), sequences[i]) !=
-        sequences.begin() + static_cast<std::ptrdiff_t>(i)) {
+    if (std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i),
+                  sequences[i]) != sequences.begin() + static_cast<std::ptrdiff_t>(i)) {
       return invalid(fmt::format("sequence {} is named twice", sequences[i]));
     }
   }
@@ -392,7 +402,8 @@ Status Runtime::validate() const {
     for (std::size_t b = 0; b + 1 < s->blocks.size(); ++b) {
       for (std::uint32_t group = 0; group < options_.geometry.groups(); ++group) {
         if (table_.residency[s->blocks[b] + group * PageTable::kRun] == 0) {
-          return internal_error(fmt::format("page {} of sequence {} has no copy anywhere", b, s->number));
+          return internal_error(
+              fmt::format("page {} of sequence {} has no copy anywhere", b, s->number));
         }
       }
     }

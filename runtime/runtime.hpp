@@ -26,10 +26,10 @@ using SequenceId = std::uint32_t;
 struct RuntimeOptions {
   placement::Platform platform;
   KvGeometry geometry;
-  Bytes page_bytes = 0;                  ///< 0: from the geometry; else an imposed size
-  std::vector<std::uint32_t> tier_pages; ///< capacity of each tier of the platform in pages
-  Bytes weights_bytes = 0;               ///< HBM bytes a step beside KV
-  bool cold = false;                     ///< HBM starts empty
+  Bytes page_bytes = 0;                   ///< 0: from the geometry; else an imposed size
+  std::vector<std::uint32_t> tier_pages;  ///< capacity of each tier of the platform in pages
+  Bytes weights_bytes = 0;                ///< HBM bytes a step beside KV
+  bool cold = false;                      ///< HBM starts empty
   std::uint64_t seed = 0;
   float heat_half_life = 32.0F;
   std::string policy = "lru";
@@ -38,65 +38,69 @@ struct RuntimeOptions {
 
 /// What one step (or a sum of steps) did. Times are predicted by the model, but `measured`.
 struct StepReport {
-  placement::LayerTime time;               ///< sums over layers of each term
+  placement::LayerTime time;  ///< sums over layers of each term
   Seconds total = 0;
   Seconds exposed = 0;
   Seconds measured = 0;
   std::array<placement::LinkLoad, placement::kMaxLinks> link{};
-  std::uint64_t reads = 0;                 ///< pages read, tails included, each once a layer
-  std::uint64_t hits = 0;                  ///< of those, in HBM
+  std::uint64_t reads = 0;  ///< pages read, tails included, each once a layer
+  std::uint64_t hits = 0;   ///< of those, in HBM
   std::uint64_t misses = 0;
   std::uint64_t tail_reads = 0;
-  std::uint64_t installed = 0;             ///< misses kept by fill on read
-  std::uint64_t promoted = 0;              ///< arrivals ahead of need, urgent or background
-  std::uint64_t promoted_used = 0;         ///< promoted pages at their first read
+  std::uint64_t installed = 0;      ///< misses kept by fill on read
+  std::uint64_t promoted = 0;       ///< arrivals ahead of need, urgent or background
+  std::uint64_t promoted_used = 0;  ///< promoted pages at their first read
   std::uint64_t written_back = 0;
-  std::uint64_t staged = 0;                ///< pages brought from below the home tier
+  std::uint64_t staged = 0;  ///< pages brought from below the home tier
   std::uint64_t dropped = 0;
-  std::uint64_t forced_drops = 0;          ///< drops that the policy owed and the loop had to choose
-  std::uint64_t refused_promotions = 0;    ///< no slot, or not promotable
-  std::uint64_t busy_write_backs = 0;      ///< write-backs put off, the tiers below being full
+  std::uint64_t forced_drops = 0;        ///< drops that the policy owed and the loop had to choose
+  std::uint64_t refused_promotions = 0;  ///< no slot, or not promotable
+  std::uint64_t busy_write_backs = 0;    ///< write-backs put off, the tiers below being full
 
   void add(const StepReport& other);
 };
 
-/// The selection of one KV group in one layer: ascending page indices of its sequence. The tail page may
-/// be named or left out: it is always read.
+/// The selection of one KV group in one layer: ascending page indices of its sequence. The tail
+/// page may be named or left out: it is always read.
 struct GroupSelection {
   SequenceId sequence = 0;
   std::uint32_t kv_head = 0;
   std::span<const std::uint32_t> pages;
-  const MassCode* mass = nullptr;         ///< codes of all pages of the context, or null
+  const MassCode* mass = nullptr;  ///< codes of all pages of the context, or null
   const MassCode* peak = nullptr;
-  std::span<const Tick> next_use;         ///< aligned with `pages`, only with full knowledge
-  Tick filled_next_use = kNever;          ///< of the page that became full in the step before, likewise
+  std::span<const Tick> next_use;  ///< aligned with `pages`, only with full knowledge
+  Tick filled_next_use = kNever;   ///< of the page that became full in the step before, likewise
 };
 
 struct SequenceInfo {
   std::uint64_t prompt_tokens = 0;
-  /// With full knowledge: first read of each full prompt page, by (layer, kv_head, page), as ticks. Else empty.
+  /// With full knowledge: first read of each full prompt page, by (layer, kv_head, page), as ticks.
+  /// Else empty.
   std::span<const Tick> first_use;
 };
 
-/// Sequences, their pages, and the step loop that decides where pages live. One decision code for every
-/// machine. Not thread-safe: one thread at a time.
+/// Sequences, their pages, and the step loop that decides where pages live. One decision code for
+/// every machine. Not thread-safe: one thread at a time.
 ///
-/// A step: begin_step, then run_layer for each layer in order, then end_step. Every refusal leaves the
-/// state as it was, but for run_layer's kInternal and machine failures, after which only the destructor
-/// is safe.
+/// A step: begin_step, then run_layer for each layer in order, then end_step. Every refusal leaves
+/// the state as it was, but for run_layer's kInternal and machine failures, after which only the
+/// destructor is safe.
 class Runtime {
  public:
   static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options,
                                                  std::unique_ptr<Machine> machine);
 
-  /// Sequences whose prompt was computed: every full page gets its home copy (set-up, in no step), and the
-  /// latest pages go to HBM as far as it has room: position descending, then layer, KV head, sequence.
+  /// Sequences whose prompt was computed: every full page gets its home copy (set-up, in no step),
+  /// and the latest pages go to HBM as far as it has room: position descending, then layer, KV
+  /// head, sequence.
   Result<std::vector<SequenceId>> create_sequences(std::span<const SequenceInfo> infos);
 
-  /// The pages of a fork are shared; nothing is copied until one of the two writes into a shared tail.
+  /// The pages of a fork are shared; nothing is copied until one of the two writes into a shared
+  /// tail.
   Result<SequenceId> fork(SequenceId parent);
 
-  /// Leaves HBM: clean pages are dropped, tails are written home. A suspended sequence takes no steps.
+  /// Leaves HBM: clean pages are dropped, tails are written home. A suspended sequence takes no
+  /// steps.
   Status suspend(SequenceId sequence);
   Status resume(SequenceId sequence);
   Status release(SequenceId sequence);
@@ -168,8 +172,9 @@ class Runtime {
   bool in_step_ = false;
   std::uint32_t next_layer_ = 0;
   std::vector<SequenceId> batch_;
-  std::vector<std::vector<PageId>> filled_;     ///< by layer: tails that became full, for the policy's next view
-  std::vector<PageId> waiting_write_back_;      ///< full, but the tiers below were busy
+  std::vector<std::vector<PageId>>
+      filled_;  ///< by layer: tails that became full, for the policy's next view
+  std::vector<PageId> waiting_write_back_;  ///< full, but the tiers below were busy
   StepReport current_;
   StepReport totals_;
   std::uint32_t clock_hand_ = 0;

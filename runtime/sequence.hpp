@@ -8,13 +8,13 @@
 
 namespace lehr::runtime {
 
-/// A sequence's KV as token blocks. Blocks are shared between forks by reference count; the last block
-/// may be partial: its pages are tails.
+/// A sequence's KV as token blocks. Blocks are shared between forks by reference count; the last
+/// block may be partial: its pages are tails.
 struct Sequence {
   std::uint64_t tokens = 0;
-  std::vector<PageId> blocks;       ///< base ids, one a page of tokens
-  PageId chunk = kNoPage;           ///< where the next blocks come from
-  std::uint32_t chunk_used = 0;     ///< blocks taken from it
+  std::vector<PageId> blocks;    ///< base ids, one a page of tokens
+  PageId chunk = kNoPage;        ///< where the next blocks come from
+  std::uint32_t chunk_used = 0;  ///< blocks taken from it
   std::uint16_t number = 0;
   bool suspended = false;
 };

@@ -17,9 +17,9 @@ namespace lehr::detail {
 }
 }  // namespace lehr::detail
 
-#define LEHR_CHECK(level, expr)                                                     \
-  do {                                                                              \
-    if constexpr (LEHR_CHECKS >= (level)) {                                         \
-      if (!(expr)) ::lehr::detail::check_failed(#expr, __FILE__, __LINE__);         \
-    }                                                                               \
+#define LEHR_CHECK(level, expr)                                             \
+  do {                                                                      \
+    if constexpr (LEHR_CHECKS >= (level)) {                                 \
+      if (!(expr)) ::lehr::detail::check_failed(#expr, __FILE__, __LINE__); \
+    }                                                                       \
   } while (false)

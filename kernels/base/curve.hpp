@@ -11,9 +11,9 @@
 
 namespace lehr {
 
-/// Bandwidth of a link or memory as a function of transfer size and number of transfers in the batch:
-/// B(size, count) in bytes/s. A grid of measured points, bilinear in (log2 size, log2 count), constant
-/// outside the grid: it never promises more than was measured.
+/// Bandwidth of a link or memory as a function of transfer size and number of transfers in the
+/// batch: B(size, count) in bytes/s. A grid of measured points, bilinear in (log2 size, log2
+/// count), constant outside the grid: it never promises more than was measured.
 class BandwidthCurve {
  public:
   BandwidthCurve() = default;
@@ -23,7 +23,8 @@ class BandwidthCurve {
       : sizes_{1.0}, counts_{1.0}, values_{bytes_per_second}, peak_(bytes_per_second) {}
 
   /// `values[i * counts.size() + j]` belongs to sizes[i], counts[j]. All positive and finite, axes
-  /// strictly rising, values.size() == sizes.size() * counts.size(); the profile reader refuses others.
+  /// strictly rising, values.size() == sizes.size() * counts.size(); the profile reader refuses
+  /// others.
   BandwidthCurve(std::vector<double> sizes, std::vector<double> counts, std::vector<double> values)
       : sizes_(std::move(sizes)), counts_(std::move(counts)), values_(std::move(values)) {
     for (const double v : values_) peak_ = std::max(peak_, v);
@@ -38,7 +39,8 @@ class BandwidthCurve {
     return mix(low, high, s.weight);
   }
 
-  /// The largest value for transfers of `size` bytes, whatever their number: what a bound may assume.
+  /// The largest value for transfers of `size` bytes, whatever their number: what a bound may
+  /// assume.
   double best_for_size(double size) const {
     double best = 0;
     for (const double count : counts_) best = std::max(best, at(size, count));
@@ -60,8 +62,8 @@ class BandwidthCurve {
   static Place place(const std::vector<double>& axis, double x) {
     if (axis.size() == 1 || x <= axis.front()) return {0, 0, 0.0};
     if (x >= axis.back()) return {axis.size() - 1, axis.size() - 1, 0.0};
-    const auto above = static_cast<std::size_t>(
-        std::upper_bound(axis.begin(), axis.end(), x) - axis.begin());
+    const auto above =
+        static_cast<std::size_t>(std::upper_bound(axis.begin(), axis.end(), x) - axis.begin());
     const double lo = std::log2(axis[above - 1]);
     const double hi = std::log2(axis[above]);
     return {above - 1, above, (std::log2(x) - lo) / (hi - lo)};

@@ -10,18 +10,20 @@
 #include "kernels/base/residency.hpp"
 #include "kernels/base/units.hpp"
 
-// The plain structs by which the step loop, the policies and the predictors talk. They know nothing of
-// each other beyond these.
+// The plain structs by which the step loop, the policies and the predictors talk. They know nothing
+// of each other beyond these.
 
 namespace lehr {
 
 /// Read-only columns of the page table, indexed by PageId. Valid during one call.
 struct PageColumns {
-  std::span<const Residency> residency;       ///< tiers with a valid copy
-  std::span<const std::uint16_t> guard;       ///< > 0: pinned, leased, in flight or read by the current layer
-  std::span<const std::uint32_t> position;    ///< index of the page in its sequence, from 0
+  std::span<const Residency> residency;  ///< tiers with a valid copy
+  std::span<const std::uint16_t>
+      guard;  ///< > 0: pinned, leased, in flight or read by the current layer
+  std::span<const std::uint32_t> position;  ///< index of the page in its sequence, from 0
   std::span<const std::uint16_t> layer;
-  std::span<const std::uint16_t> sequence;    ///< small dense number; a shared page keeps its first owner's
+  std::span<const std::uint16_t>
+      sequence;  ///< small dense number; a shared page keeps its first owner's
 
   bool in_hbm(PageId page) const { return resident(residency[page], kHbm); }
   bool evictable(PageId page) const { return guard[page] == 0 && in_hbm(page); }
@@ -32,9 +34,10 @@ struct PageColumns {
 struct GroupView {
   std::span<const PageId> blocks;
   PageId offset = 0;
-  const MassCode* mass = nullptr;  ///< blocks.size() codes, mean over the query heads; null if unknown
+  const MassCode* mass =
+      nullptr;  ///< blocks.size() codes, mean over the query heads; null if unknown
   const MassCode* peak = nullptr;  ///< the same, maximum over the query heads; null if unknown
-  std::uint32_t first = 0;         ///< its selected pages are LayerView::selected[first, first + count)
+  std::uint32_t first = 0;  ///< its selected pages are LayerView::selected[first, first + count)
   std::uint32_t count = 0;
   std::uint32_t sequence = 0;
   std::uint32_t kv_head = 0;
@@ -44,48 +47,55 @@ struct GroupView {
 
 /// What the link from a tier to HBM can do in the current layer.
 struct LinkView {
-  Bytes hidden_bytes = 0;        ///< bytes that may still cross in this layer without lengthening it
+  Bytes hidden_bytes = 0;  ///< bytes that may still cross in this layer without lengthening it
   Seconds seconds_per_page = 0;  ///< of further pages, at the present batch size
 };
 
-/// One layer of one step for the whole batch, after its selection was resolved. The tail page of each
-/// group is left out: it is written in HBM, always read, and no policy moves it.
+/// One layer of one step for the whole batch, after its selection was resolved. The tail page of
+/// each group is left out: it is written in HBM, always read, and no policy moves it.
 struct LayerView {
   Step step = 0;
   std::uint32_t layer = 0;
   std::uint32_t layers = 0;
   Tick tick = 0;  ///< step * layers + layer
 
-  std::span<const PageId> selected;        ///< distinct pages, by sequence, KV head, position
-  std::span<const std::uint8_t> hit;       ///< aligned with selected: 1 if in HBM at the layer's start
-  std::span<const PageId> missed;          ///< the selected pages that were not
-  std::span<const MassCode> mass;          ///< aligned with selected; empty if unknown
-  std::span<const MassCode> peak;          ///< aligned with selected; empty if unknown
-  std::span<const Tick> next_use;          ///< aligned with selected: tick of the next read; only with full knowledge
+  std::span<const PageId> selected;   ///< distinct pages, by sequence, KV head, position
+  std::span<const std::uint8_t> hit;  ///< aligned with selected: 1 if in HBM at the layer's start
+  std::span<const PageId> missed;     ///< the selected pages that were not
+  std::span<const MassCode> mass;     ///< aligned with selected; empty if unknown
+  std::span<const MassCode> peak;     ///< aligned with selected; empty if unknown
+  std::span<const Tick>
+      next_use;  ///< aligned with selected: tick of the next read; only with full knowledge
   std::span<const GroupView> groups;
-  std::span<const PageId> filled;          ///< tails of this layer that became full in the step before: now evictable
-  std::span<const Tick> filled_next_use;   ///< aligned with filled; only with full knowledge
+  std::span<const PageId>
+      filled;  ///< tails of this layer that became full in the step before: now evictable
+  std::span<const Tick> filled_next_use;  ///< aligned with filled; only with full knowledge
 
-  std::uint32_t capacity = 0;    ///< HBM slots in all
+  std::uint32_t capacity = 0;  ///< HBM slots in all
   std::uint32_t free_slots = 0;
-  std::uint32_t must_free = 0;   ///< slots that drops have to free in any case, for tails opened in this layer
+  std::uint32_t must_free =
+      0;  ///< slots that drops have to free in any case, for tails opened in this layer
   std::array<LinkView, kMaxTiers> from_tier{};  ///< by source tier
   PageColumns pages;
 };
 
-/// A copy to HBM ahead of need. Background promotions use link time that the steps leave over; urgent
-/// ones are carried in the current layer and may lengthen it.
+/// A copy to HBM ahead of need. Background promotions use link time that the steps leave over;
+/// urgent ones are carried in the current layer and may lengthen it.
 struct Promotion {
   PageId page = kNoPage;
   bool urgent = false;
 };
 
-/// What a policy decides in a layer. Applied in this order: drop, install, promote, (layer runs), drop_after.
+/// What a policy decides in a layer. Applied in this order: drop, install, promote, (layer runs),
+/// drop_after.
 struct LayerPlan {
-  std::vector<PageId> drop;        ///< evictable pages (never of the current selection): slots free at once
-  std::vector<PageId> install;     ///< subset of missed: keep what the read brings (fill on read, one crossing)
+  std::vector<PageId>
+      drop;  ///< evictable pages (never of the current selection): slots free at once
+  std::vector<PageId>
+      install;  ///< subset of missed: keep what the read brings (fill on read, one crossing)
   std::vector<Promotion> promote;  ///< pages not in HBM and not in `install`
-  std::vector<PageId> drop_after;  ///< free when the layer ends; may name pages of the current selection
+  std::vector<PageId>
+      drop_after;  ///< free when the layer ends; may name pages of the current selection
 
   void clear() {
     drop.clear();
@@ -97,10 +107,10 @@ struct LayerPlan {
 
 /// What a predictor says of a set of pages: probability of being read in each of the next steps.
 struct Forecast {
-  std::uint32_t horizon = 0;          ///< steps ahead, h >= 1
+  std::uint32_t horizon = 0;  ///< steps ahead, h >= 1
   std::vector<PageId> pages;
-  std::vector<float> probability;     ///< pages.size() * horizon, step-major per page
-  float confidence = 0;               ///< calibrated, in [0, 1]
+  std::vector<float> probability;  ///< pages.size() * horizon, step-major per page
+  float confidence = 0;            ///< calibrated, in [0, 1]
 };
 
 }  // namespace lehr

@@ -14,7 +14,8 @@ inline constexpr PageId kNoPage = std::numeric_limits<PageId>::max();
 using SlotId = std::uint32_t;
 inline constexpr SlotId kNoSlot = std::numeric_limits<SlotId>::max();
 
-/// Index of a tier, or of a link, in the platform profile. Tier 0 is the one attention reads fastest (HBM).
+/// Index of a tier, or of a link, in the platform profile. Tier 0 is the one attention reads
+/// fastest (HBM).
 using TierId = std::uint8_t;
 using LinkId = std::uint8_t;
 inline constexpr TierId kHbm = 0;

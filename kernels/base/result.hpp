@@ -10,7 +10,8 @@
 
 namespace lehr {
 
-/// A value or an Error. Lehr throws nothing of its own; every fallible function returns one of these.
+/// A value or an Error. Lehr throws nothing of its own; every fallible function returns one of
+/// these.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -77,12 +78,12 @@ using Status = Result<void>;
 // Propagate a failure. LEHR_TRY(expr) drops the value; LEHR_ASSIGN(decl, expr) keeps it.
 #define LEHR_CONCAT_INNER(a, b) a##b
 #define LEHR_CONCAT(a, b) LEHR_CONCAT_INNER(a, b)
-#define LEHR_TRY(expr)                                    \
-  do {                                                    \
-    auto lehr_try_result = (expr);                        \
-    if (!lehr_try_result) {                               \
+#define LEHR_TRY(expr)                                          \
+  do {                                                          \
+    auto lehr_try_result = (expr);                              \
+    if (!lehr_try_result) {                                     \
       return ::lehr::Error(std::move(lehr_try_result).error()); \
-    }                                                     \
+    }                                                           \
   } while (false)
 #define LEHR_ASSIGN_IMPL(tmp, decl, expr)                 \
   auto tmp = (expr);                                      \

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/machines/host.hpp"
 
-#include <fmt/core.h>
-
 #include <chrono>
 #include <filesystem>
 #include <unordered_set>
+
+#include <fmt/core.h>
 
 #include "kernels/base/check.hpp"
 #include "runtime/machines/page_pattern.hpp"
@@ -18,18 +18,22 @@ namespace {
 
 using transfer::Place;
 
-constexpr std::int64_t kBoundNs = 60'000'000'000;  ///< a layer's transfers that take longer are a failure
+constexpr std::int64_t kBoundNs =
+    60'000'000'000;  ///< a layer's transfers that take longer are a failure
 constexpr std::uint32_t kStagingSlots = 64;
 
 transfer::Cause cause_of(const PageOp& op) {
   if (op.kind == PageOp::Kind::kFetch) return transfer::Cause::kDemandLoad;
   if (op.from == kHbm) return transfer::Cause::kWriteBack;
-  return op.to == kHbm ? transfer::Cause::kPromotion : op.to > op.from ? transfer::Cause::kDemotion : transfer::Cause::kDemandLoad;
+  return op.to == kHbm     ? transfer::Cause::kPromotion
+         : op.to > op.from ? transfer::Cause::kDemotion
+                           : transfer::Cause::kDemandLoad;
 }
 
 class HostMachine final : public Machine {
  public:
-  HostMachine(std::unique_ptr<transfer::TransferEngine> engine, TierId home, std::vector<SlotId> staging)
+  HostMachine(std::unique_ptr<transfer::TransferEngine> engine, TierId home,
+              std::vector<SlotId> staging)
       : engine_(std::move(engine)), home_(home), staging_(std::move(staging)) {}
 
   MachineTraits traits() const override { return {.moves_bytes = true}; }
@@ -55,11 +59,13 @@ class HostMachine final : public Machine {
   std::vector<std::string> notes() const override {
     const transfer::EngineStats stats = engine_->stats();
     std::vector<std::string> out;
-    out.push_back(fmt::format("verified {} page reads ({} bytes) by content", verified_, verified_bytes_));
+    out.push_back(
+        fmt::format("verified {} page reads ({} bytes) by content", verified_, verified_bytes_));
     for (const transfer::LinkStats& link : stats.links) {
       Bytes bytes = 0;
       for (const Bytes b : link.bytes) bytes += b;
-      if (bytes > 0) out.push_back(fmt::format("{}: {} bytes moved by {}", link.name, bytes, link.mover));
+      if (bytes > 0)
+        out.push_back(fmt::format("{}: {} bytes moved by {}", link.name, bytes, link.mover));
     }
     out.insert(out.end(), stats.notices.begin(), stats.notices.end());
     return out;
@@ -110,8 +116,10 @@ class HostMachine final : public Machine {
     const auto contents = bytes(op.from, op.from_slot);
     if (!lease.ready() || !engine_->holds(place, op.page, op.version) ||
         !PagePattern(op.page, op.version).matches(contents)) {
-      return corrupt(fmt::format("tier {}, slot {}: expected page {} version {}, found other contents", op.from,
-                                 op.from_slot, op.page, op.version), Reason::kChecksum);
+      return corrupt(
+          fmt::format("tier {}, slot {}: expected page {} version {}, found other contents",
+                      op.from, op.from_slot, op.page, op.version),
+          Reason::kChecksum);
     }
     ++verified_;
     verified_bytes_ += contents.size();
@@ -158,8 +166,9 @@ class HostMachine final : public Machine {
     for (std::size_t n = engine_->poll(results); n > 0; n = engine_->poll(results)) {
       for (const transfer::MoveResult& r : std::span(results).first(n)) {
         if (r.code == Code::kOk) continue;
-        return Error{r.code, r.reason, fmt::format("moving page {} from tier {} to tier {} failed", r.page,
-                                                   r.from.tier, r.to.tier)};
+        return Error{r.code, r.reason,
+                     fmt::format("moving page {} from tier {} to tier {} failed", r.page,
+                                 r.from.tier, r.to.tier)};
       }
     }
     return {};
@@ -181,7 +190,8 @@ class HostMachine final : public Machine {
   Seconds measured_ = 0;
 };
 
-/// The runtime hands out slots itself: the engine's are all taken at once, so that their numbers agree.
+/// The runtime hands out slots itself: the engine's are all taken at once, so that their numbers
+/// agree.
 Status take_all(transfer::TransferEngine& engine, TierId tier, std::uint32_t count) {
   std::vector<SlotId> slots(count);
   LEHR_TRY(engine.allocate(tier, slots));
@@ -204,13 +214,15 @@ Result<std::unique_ptr<Machine>> make_host_machine(const HostMachineOptions& opt
     if (pages == 0 && t > platform.home) continue;
     if (t == kHbm || platform.tiers[t].directly_readable) {
       if (files) return unsupported("host machine: a readable tier below one that is not");
-      config.memory.push_back({platform.tiers[t].name, pages + (t == platform.home ? kStagingSlots : 0), {}});
+      config.memory.push_back(
+          {platform.tiers[t].name, pages + (t == platform.home ? kStagingSlots : 0), {}});
       continue;
     }
     files = true;
     transfer::PageFileConfig file;
     file.name = platform.tiers[t].name;
-    file.path = options.nvme_directory.empty() ? std::filesystem::temp_directory_path().string() : options.nvme_directory;
+    file.path = options.nvme_directory.empty() ? std::filesystem::temp_directory_path().string()
+                                               : options.nvme_directory;
     file.pages = pages;
     file.page_bytes = options.page_bytes;
     config.files.push_back(file);
@@ -223,7 +235,8 @@ Result<std::unique_ptr<Machine>> make_host_machine(const HostMachineOptions& opt
     LEHR_TRY(take_all(*engine, static_cast<TierId>(t), pages));
     for (std::uint32_t i = options.tier_pages[t]; i < pages; ++i) staging.push_back(i);
   }
-  return std::unique_ptr<Machine>(new HostMachine(std::move(engine), platform.home, std::move(staging)));
+  return std::unique_ptr<Machine>(
+      new HostMachine(std::move(engine), platform.home, std::move(staging)));
 }
 
 }  // namespace lehr::runtime

@@ -9,7 +9,8 @@
 
 namespace lehr::runtime {
 
-/// Contents that say which page and version they are: every 8 bytes depend on page, version and place.
+/// Contents that say which page and version they are: every 8 bytes depend on page, version and
+/// place.
 class PagePattern {
  public:
   PagePattern(PageId page, std::uint32_t version)

@@ -87,8 +87,10 @@ class Driver {
         group.peak = trace.peak_row(own, l, h);
         if (future_) {
           const std::uint32_t pages = trace.pages_at(own);
-          if (pages >= 2) group.filled_next_use = tick(s.start, s.selection->first_step(l, h, pages - 2), l);
-          for (const std::uint32_t next : s.selection->next_step(g)) ticks_.push_back(tick(s.start, next, l));
+          if (pages >= 2)
+            group.filled_next_use = tick(s.start, s.selection->first_step(l, h, pages - 2), l);
+          for (const std::uint32_t next : s.selection->next_step(g))
+            ticks_.push_back(tick(s.start, next, l));
         }
         groups_.push_back(group);
       }

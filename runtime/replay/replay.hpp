@@ -12,21 +12,21 @@
 namespace lehr::runtime {
 
 struct ReplayOptions {
-  RuntimeOptions runtime;           ///< platform, capacities, policy; the geometry comes from the workload
+  RuntimeOptions runtime;  ///< platform, capacities, policy; the geometry comes from the workload
   std::uint32_t warmup_steps = 16;  ///< left out of the second set of totals
 };
 
 struct ReplayResult {
   std::string policy;
   StepReport all;
-  StepReport warm;                      ///< without the first warmup_steps
+  StepReport warm;  ///< without the first warmup_steps
   std::uint32_t steps = 0;
   std::uint32_t warm_steps = 0;
-  std::uint64_t tokens = 0;             ///< decoded: one a sequence and step
+  std::uint64_t tokens = 0;  ///< decoded: one a sequence and step
   std::uint64_t warm_tokens = 0;
-  std::vector<Seconds> step_seconds;    ///< predicted, by step
-  std::vector<Seconds> measured_seconds;///< where the machine measures
-  Seconds wall = 0;                     ///< of the replay itself
+  std::vector<Seconds> step_seconds;      ///< predicted, by step
+  std::vector<Seconds> measured_seconds;  ///< where the machine measures
+  Seconds wall = 0;                       ///< of the replay itself
   std::vector<std::string> notes;
 };
 
@@ -34,8 +34,9 @@ struct ReplayResult {
 Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& options,
                             std::unique_ptr<Machine> machine, const Progress& progress = {});
 
-/// The same replay as a problem of placement, for bounds and the offline oracle. It holds for machines
-/// whose home tier takes everything (no tier below in use). `options.platform` must outlive it.
+/// The same replay as a problem of placement, for bounds and the offline oracle. It holds for
+/// machines whose home tier takes everything (no tier below in use). `options.platform` must
+/// outlive it.
 Result<placement::Instance> replay_instance(const Workload& workload, const ReplayOptions& options);
 
 }  // namespace lehr::runtime

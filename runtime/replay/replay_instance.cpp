@@ -36,9 +36,9 @@ class Builder {
   }
 
  private:
-  /// Prompt pages, in the order in which HBM is filled. A sequence that joins later finds the slots that
-  /// its policy left free; no more than all but the tails' can be, so this many are born in HBM: the
-  /// bound stays below every plan.
+  /// Prompt pages, in the order in which HBM is filled. A sequence that joins later finds the slots
+  /// that its policy left free; no more than all but the tails' can be, so this many are born in
+  /// HBM: the bound stays below every plan.
   void arrive(std::uint32_t t) {
     std::vector<std::size_t> who;
     std::uint32_t longest = 0;
@@ -51,7 +51,8 @@ class Builder {
       tail_in_hbm_[i].assign(geometry_.layers, 0);
       longest = std::max(longest, geometry_.pages_for(meta.prompt_tokens));
     }
-    std::uint32_t room = options_.cold ? 0 : instance_.capacity - std::min(pinned_, instance_.capacity);
+    std::uint32_t room =
+        options_.cold ? 0 : instance_.capacity - std::min(pinned_, instance_.capacity);
     for (std::uint32_t p = longest; p-- > 0;) {
       for (std::uint32_t group = 0; group < groups_; ++group) {
         for (const std::size_t i : who) place(i, p, group, t, room);
@@ -59,7 +60,8 @@ class Builder {
     }
   }
 
-  void place(std::size_t i, std::uint32_t p, std::uint32_t group, std::uint32_t t, std::uint32_t& room) {
+  void place(std::size_t i, std::uint32_t p, std::uint32_t group, std::uint32_t t,
+             std::uint32_t& room) {
     const auto& trace = workload_.sequences[i].selection->trace();
     const std::uint32_t prompt = trace.meta().prompt_tokens;
     if (p >= geometry_.pages_for(prompt)) return;
@@ -117,7 +119,8 @@ class Builder {
     for (const auto& [i, tail] : filled_) {
       pinned_ -= heads;
       tail_in_hbm_[i][l] = 0;
-      for (std::uint32_t h = 0; h < heads; ++h) page(i, l * heads + h, tail) = instance_.add_page(next, true);
+      for (std::uint32_t h = 0; h < heads; ++h)
+        page(i, l * heads + h, tail) = instance_.add_page(next, true);
     }
   }
 
@@ -156,7 +159,8 @@ class Builder {
 
 }  // namespace
 
-Result<placement::Instance> replay_instance(const Workload& workload, const ReplayOptions& options) {
+Result<placement::Instance> replay_instance(const Workload& workload,
+                                            const ReplayOptions& options) {
   LEHR_TRY(workload.validate());
   LEHR_TRY(options.runtime.platform.validate());
   Instance instance = Builder(workload, options).build();

@@ -2,6 +2,7 @@
 #include "runtime/replay/workload.hpp"
 
 #include <algorithm>
+
 #include <fmt/core.h>
 
 namespace lehr::runtime {
@@ -35,7 +36,8 @@ void TraceSelection::look_ahead() {
     for (std::uint32_t l = 0; l < trace_->layers(); ++l) {
       for (std::uint32_t h = 0; h < trace_->kv_heads(); ++h) {
         const std::size_t g = group(t, l, h);
-        std::uint32_t* first = first_.data() + (std::size_t{l} * trace_->kv_heads() + h) * trace_->pages();
+        std::uint32_t* first =
+            first_.data() + (std::size_t{l} * trace_->kv_heads() + h) * trace_->pages();
         for (std::uint64_t i = begin_[g]; i < begin_[g + 1]; ++i) {
           const std::uint32_t page = pages_[i];
           next_[i] = first[page];
@@ -68,12 +70,17 @@ Status Workload::validate() const {
   const KvGeometry first = sequences.front().selection->trace().geometry();
   for (const ReplaySequence& s : sequences) {
     const KvGeometry g = s.selection->trace().geometry();
-    if (g.layers != first.layers || g.kv_heads != first.kv_heads || g.page_tokens != first.page_tokens ||
-        g.head_dim != first.head_dim || g.element_bytes != first.element_bytes) {
-      return invalid(fmt::format("traces of one batch must agree in layers, KV heads and page shape: workload '{}' has {} layers, "
-                                 "{} KV heads, {} tokens a page, head_dim {}, {} bytes an element; the first has {}, {}, {}, {}, {}",
-                                 s.selection->trace().meta().workload, g.layers, g.kv_heads, g.page_tokens, g.head_dim, g.element_bytes,
-                                 first.layers, first.kv_heads, first.page_tokens, first.head_dim, first.element_bytes));
+    if (g.layers != first.layers || g.kv_heads != first.kv_heads ||
+        g.page_tokens != first.page_tokens || g.head_dim != first.head_dim ||
+        g.element_bytes != first.element_bytes) {
+      return invalid(
+          fmt::format("traces of one batch must agree in layers, KV heads and page shape: workload "
+                      "'{}' has {} layers, "
+                      "{} KV heads, {} tokens a page, head_dim {}, {} bytes an element; the first "
+                      "has {}, {}, {}, {}, {}",
+                      s.selection->trace().meta().workload, g.layers, g.kv_heads, g.page_tokens,
+                      g.head_dim, g.element_bytes, first.layers, first.kv_heads, first.page_tokens,
+                      first.head_dim, first.element_bytes));
     }
   }
   return {};

@@ -15,8 +15,8 @@ namespace lehr::runtime {
 /// Called now and then with the share done, in [0, 1].
 using Progress = std::function<void(double)>;
 
-/// What every step of a recorded trace reads, for one selection rule: computed once, used by every policy.
-/// Groups are numbered (step * layers + layer) * kv_heads + head.
+/// What every step of a recorded trace reads, for one selection rule: computed once, used by every
+/// policy. Groups are numbered (step * layers + layer) * kv_heads + head.
 class TraceSelection {
  public:
   TraceSelection(const formats::AttentionTrace& trace, const SelectionRule& rule,
@@ -38,7 +38,8 @@ class TraceSelection {
   std::span<const std::uint32_t> next_step(std::size_t g) const {
     return std::span(next_).subspan(begin_[g], begin_[g + 1] - begin_[g]);
   }
-  /// First step that reads a page as an ordinary one (for pages that fill during the trace: after that).
+  /// First step that reads a page as an ordinary one (for pages that fill during the trace: after
+  /// that).
   std::uint32_t first_step(std::uint32_t layer, std::uint32_t head, std::uint32_t page) const {
     return first_[(std::size_t{layer} * trace_->kv_heads() + head) * trace_->pages() + page];
   }
@@ -59,7 +60,8 @@ struct ReplaySequence {
   std::uint32_t start = 0;
 };
 
-/// A batch of recorded sequences with a shared budget. All have the same layers, KV heads and page shape.
+/// A batch of recorded sequences with a shared budget. All have the same layers, KV heads and page
+/// shape.
 struct Workload {
   std::vector<ReplaySequence> sequences;
 

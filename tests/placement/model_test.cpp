@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "placement/model.hpp"
 
-#include <catch2/catch.hpp>
 #include <limits>
+
+#include <catch2/catch.hpp>
 
 #include "tests/support/tiny_platform.hpp"
 

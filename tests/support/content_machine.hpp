@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/core.h>
-
 #include <map>
 #include <utility>
+
+#include <fmt/core.h>
 
 #include "runtime/machine.hpp"
 
 namespace lehr::test {
 
-/// Keeps (page, version) for each slot instead of bytes and refuses every read or copy of anything else:
-/// what the step loop tells a machine must never lose, mix up or read a stale page.
+/// Keeps (page, version) for each slot instead of bytes and refuses every read or copy of anything
+/// else: what the step loop tells a machine must never lose, mix up or read a stale page.
 class ContentMachine final : public runtime::Machine {
  public:
   using Op = runtime::PageOp;
@@ -33,8 +33,8 @@ class ContentMachine final : public runtime::Machine {
       if (op.kind != Op::Kind::kFill) {
         const auto at = slots_.find({op.from, op.from_slot});
         if (at == slots_.end() || at->second != content) {
-          return corrupt(fmt::format("tier {} slot {} does not hold page {} version {}", op.from, op.from_slot,
-                                     op.page, op.version));
+          return corrupt(fmt::format("tier {} slot {} does not hold page {} version {}", op.from,
+                                     op.from_slot, op.page, op.version));
         }
       }
       if (op.kind == Op::Kind::kRead) {

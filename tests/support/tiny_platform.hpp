@@ -5,8 +5,9 @@
 
 namespace lehr::test {
 
-/// A machine with round numbers, so that times can be worked out by hand: HBM 1000 B/s, 100 B/s up, 50 B/s
-/// down, arithmetic 1000 flop/s, no latency, no control time; with `nvme`, a third tier at 10 B/s.
+/// A machine with round numbers, so that times can be worked out by hand: HBM 1000 B/s, 100 B/s up,
+/// 50 B/s down, arithmetic 1000 flop/s, no latency, no control time; with `nvme`, a third tier at
+/// 10 B/s.
 inline placement::Platform tiny_platform(bool nvme = false) {
   placement::Platform p;
   p.name = "tiny";

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr bound: what no policy can go below on a trace, capacity and profile.
-#include <fmt/core.h>
-
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include "placement/bounds.hpp"
@@ -34,11 +33,14 @@ void run(const ReplayArguments& arguments) {
     placement::BoundOptions bound_options;
     bound_options.warmup_steps = arguments.warmup;
     const placement::Bound bound = take(kCommand, placement::lower_bound(instance, bound_options));
-    nlohmann::ordered_json cell{{"hbm", hbm}, {"hbm_pages", instance.capacity}, {"best", bound.best.name}};
+    nlohmann::ordered_json cell{
+        {"hbm", hbm}, {"hbm_pages", instance.capacity}, {"best", bound.best.name}};
     for (const placement::BoundValue& v : bound.each) {
-      table.add({hbm, v.name, human_seconds(v.total), human_seconds(v.total / steps), human_seconds(v.without_warmup),
+      table.add({hbm, v.name, human_seconds(v.total), human_seconds(v.total / steps),
+                 human_seconds(v.without_warmup),
                  warm > 0 ? human_seconds(v.without_warmup / warm) : "-"});
-      cell["bounds"].push_back({{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
+      cell["bounds"].push_back(
+          {{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
     }
     report["cells"].push_back(std::move(cell));
   }
@@ -50,7 +52,8 @@ void run(const ReplayArguments& arguments) {
 
 void add_bound(CLI::App& app) {
   auto arguments = std::make_shared<ReplayArguments>();
-  CLI::App& command = *app.add_subcommand("bound", "Certified lower bounds of a trace's predicted time");
+  CLI::App& command =
+      *app.add_subcommand("bound", "Certified lower bounds of a trace's predicted time");
   arguments->add_to(command);
   command.callback([arguments] { run(*arguments); });
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr compare: every policy on the same workload, capacity and profile, beside bound and oracle.
-#include <fmt/core.h>
+#include <optional>
 
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "placement/bounds.hpp"
 #include "runtime/machines/sim.hpp"
@@ -49,7 +49,8 @@ ReplayOptions with_policy(const Cell& cell, const std::pair<std::string, Paramet
   return options;
 }
 
-std::vector<std::pair<std::string, Parameters>> chosen_policies(const std::vector<std::string>& names) {
+std::vector<std::pair<std::string, Parameters>> chosen_policies(
+    const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, Parameters>> out;
   for (const std::string& name : names) {
     const auto policy = parse_policy(name);
@@ -71,17 +72,19 @@ std::string table_row_label(const placement::PolicyDescriptor& d) {
   return d.traits.needs_future ? std::string(d.name) + " (oracle)" : d.name;
 }
 
-std::string print_cell(const Cell& cell, const std::vector<std::pair<std::string, Parameters>>& policies,
+std::string print_cell(const Cell& cell,
+                       const std::vector<std::pair<std::string, Parameters>>& policies,
                        Bytes page_bytes) {
-  Table table({"policy", "tok/s", "step p50", "p99", "exposed/step", "byte hits", "to HBM/step", "from HBM/step",
-               "useful", "over bound"});
+  Table table({"policy", "tok/s", "step p50", "p99", "exposed/step", "byte hits", "to HBM/step",
+               "from HBM/step", "useful", "over bound"});
   const placement::Platform& platform = cell.options.runtime.platform;
   for (std::size_t i = 0; i < policies.size(); ++i) {
     const ReplayResult& r = **cell.results[i];
     const runtime::StepReport& w = r.warm_steps > 0 ? r.warm : r.all;
     const double steps = r.warm_steps > 0 ? r.warm_steps : r.steps;
     const auto tokens = static_cast<double>(r.warm_steps > 0 ? r.warm_tokens : r.tokens);
-    const double bound = r.warm_steps > 0 ? (*cell.bound)->best.without_warmup : (*cell.bound)->best.total;
+    const double bound =
+        r.warm_steps > 0 ? (*cell.bound)->best.without_warmup : (*cell.bound)->best.total;
     double up = 0;
     double down = 0;
     for (std::size_t l = 0; l < platform.links.size(); ++l) {
@@ -89,29 +92,35 @@ std::string print_cell(const Cell& cell, const std::vector<std::pair<std::string
       if (platform.links[l].from == kHbm) down += static_cast<double>(w.link[l].bytes);
     }
     const double useful = static_cast<double>((w.misses + w.promoted_used) * page_bytes);
-    const auto first = r.step_seconds.begin() + (r.warm_steps > 0 ? static_cast<std::ptrdiff_t>(r.steps - r.warm_steps) : 0);
+    const auto first = r.step_seconds.begin() +
+                       (r.warm_steps > 0 ? static_cast<std::ptrdiff_t>(r.steps - r.warm_steps) : 0);
     const std::vector<double> seconds(first, r.step_seconds.end());
     const placement::PolicyDescriptor& d = **placement::find_policy(policies[i].first);
-    table.add({table_row_label(d), fmt::format("{:.1f}", tokens / w.total), human_seconds(percentile(seconds, 0.5)),
-               human_seconds(percentile(seconds, 0.99)), human_seconds(w.exposed / steps),
-               fmt::format("{:.2f}%", 100.0 * static_cast<double>(w.hits) / static_cast<double>(w.reads)),
-               human_bytes(up / steps), human_bytes(down / steps),
-               up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
-               d.traits.unlimited ? "-" : gap(w.total, bound)});
+    table.add(
+        {table_row_label(d), fmt::format("{:.1f}", tokens / w.total),
+         human_seconds(percentile(seconds, 0.5)), human_seconds(percentile(seconds, 0.99)),
+         human_seconds(w.exposed / steps),
+         fmt::format("{:.2f}%", 100.0 * static_cast<double>(w.hits) / static_cast<double>(w.reads)),
+         human_bytes(up / steps), human_bytes(down / steps),
+         up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
+         d.traits.unlimited ? "-" : gap(w.total, bound)});
   }
   return table.text();
 }
 
-ordered_json cell_json(const Cell& cell, const std::vector<std::pair<std::string, Parameters>>& policies,
+ordered_json cell_json(const Cell& cell,
+                       const std::vector<std::pair<std::string, Parameters>>& policies,
                        Bytes page_bytes) {
   ordered_json out;
   out["hbm"] = cell.hbm;
   out["hbm_pages"] = cell.options.runtime.tier_pages[kHbm];
   const placement::Bound& bound = **cell.bound;
   for (const placement::BoundValue& v : bound.each) {
-    out["bounds"].push_back({{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
+    out["bounds"].push_back(
+        {{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
   }
-  out["best_bound"] = {{"name", bound.best.name}, {"seconds", bound.best.total},
+  out["best_bound"] = {{"name", bound.best.name},
+                       {"seconds", bound.best.total},
                        {"seconds_without_warmup", bound.best.without_warmup}};
   for (std::size_t i = 0; i < policies.size(); ++i) {
     const ReplayResult& r = **cell.results[i];
@@ -121,7 +130,8 @@ ordered_json cell_json(const Cell& cell, const std::vector<std::pair<std::string
     row["parameters"] = policies[i].second;
     if (!traits.unlimited && bound.best.total > 0) {
       row["over_bound"] = r.all.total / bound.best.total - 1;
-      if (bound.best.without_warmup > 0) row["over_bound_without_warmup"] = r.warm.total / bound.best.without_warmup - 1;
+      if (bound.best.without_warmup > 0)
+        row["over_bound_without_warmup"] = r.warm.total / bound.best.without_warmup - 1;
     }
     out["policies"].push_back(std::move(row));
   }
@@ -157,9 +167,9 @@ void run(const Arguments& arguments) {
             cell.bound = instance ? placement::lower_bound(*instance, options) : instance.error();
             return;
           }
-          cell.results[job - 1] =
-              runtime::replay(prepared->workload, with_policy(cell, policies[job - 1], prepared->total_pages),
-                              runtime::make_sim_machine());
+          cell.results[job - 1] = runtime::replay(
+              prepared->workload, with_policy(cell, policies[job - 1], prepared->total_pages),
+              runtime::make_sim_machine());
         },
         [&](double share) { bar.show(share); });
   }
@@ -171,16 +181,20 @@ void run(const Arguments& arguments) {
       if (!*result) fail(kCommand, result->error());
     }
     const placement::Bound& bound = **cell.bound;
-    text += fmt::format("\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
-                        cell.options.runtime.tier_pages[kHbm], prepared->total_pages, bound.best.name,
-                        human_seconds(bound.best.without_warmup / std::max(1U, prepared->workload.steps() - std::min(prepared->workload.steps(), arguments.replay.warmup))),
-                        arguments.replay.warmup, prepared->workload.steps() - 1);
+    text += fmt::format(
+        "\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
+        cell.options.runtime.tier_pages[kHbm], prepared->total_pages, bound.best.name,
+        human_seconds(bound.best.without_warmup /
+                      std::max(1U, prepared->workload.steps() - std::min(prepared->workload.steps(),
+                                                                         arguments.replay.warmup))),
+        arguments.replay.warmup, prepared->workload.steps() - 1);
     text += print_cell(cell, policies, prepared->page_bytes);
     report["cells"].push_back(cell_json(cell, policies, prepared->page_bytes));
   }
   if (arguments.replay.json != "-") {
-    fmt::print("profile {}, selection {}, {} sequence(s), {} bytes a page\n", prepared->base.runtime.platform.name,
-               arguments.replay.select, prepared->workload.sequences.size(), prepared->page_bytes);
+    fmt::print("profile {}, selection {}, {} sequence(s), {} bytes a page\n",
+               prepared->base.runtime.platform.name, arguments.replay.select,
+               prepared->workload.sequences.size(), prepared->page_bytes);
     for (const std::string& notice : prepared->notices) fmt::print("note: {}\n", notice);
     fmt::print("{}", text);
   }
@@ -191,9 +205,11 @@ void run(const Arguments& arguments) {
 
 void add_compare(CLI::App& app) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App& command = *app.add_subcommand("compare", "Replay a trace under every policy and compare");
+  CLI::App& command =
+      *app.add_subcommand("compare", "Replay a trace under every policy and compare");
   arguments->replay.add_to(command);
-  command.add_option("--policies", arguments->policies, "Only these, each NAME or NAME:KEY=VALUE,...");
+  command.add_option("--policies", arguments->policies,
+                     "Only these, each NAME or NAME:KEY=VALUE,...");
   command.callback([arguments] { run(*arguments); });
 }
 

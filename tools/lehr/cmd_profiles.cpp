@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr profiles: the shipped platform profiles, or one as TOML.
-#include <fmt/core.h>
-
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 
 #include "runtime/config/profile.hpp"
 #include "tools/lehr/fail.hpp"
@@ -21,7 +20,8 @@ void list() {
     const LinkId down = p.platform.link(kHbm, p.platform.home);
     constexpr double kPage = 16 * 1024;
     table.add({info.name, human_bytes(static_cast<double>(p.platform.tiers[kHbm].capacity)),
-               human_bytes(p.platform.hbm.peak()) + "/s", human_bytes(links[up].curve.best_for_size(kPage)) + "/s",
+               human_bytes(p.platform.hbm.peak()) + "/s",
+               human_bytes(links[up].curve.best_for_size(kPage)) + "/s",
                human_bytes(links[down].curve.best_for_size(kPage)) + "/s", info.summary});
   }
   fmt::print("{}", table.text());
@@ -31,7 +31,8 @@ void list() {
 
 void add_profiles(CLI::App& app) {
   auto name = std::make_shared<std::string>();
-  CLI::App& command = *app.add_subcommand("profiles", "List the shipped platform profiles, or print one");
+  CLI::App& command =
+      *app.add_subcommand("profiles", "List the shipped platform profiles, or print one");
   command.add_option("name", *name, "Print this profile (a name, or a file to check) as TOML");
   command.callback([name] {
     if (name->empty()) return list();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr replay: one policy on one machine, predicted beside measured where the machine measures.
-#include <fmt/core.h>
-
 #include <CLI/CLI.hpp>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/machines/host.hpp"
@@ -25,17 +24,22 @@ struct Arguments {
   std::string nvme_directory;
 };
 
-Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& arguments, const Prepared& prepared,
+Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& arguments,
+                                                       const Prepared& prepared,
                                                        runtime::ReplayOptions& options) {
   if (arguments.machine == "sim") return runtime::make_sim_machine();
-  if (arguments.machine != "host") return unsupported("--machine " + arguments.machine + ": expected sim or host");
-  // Real memory: no tier gets more than the whole footprint, and what home can hold needs no place below.
+  if (arguments.machine != "host")
+    return unsupported("--machine " + arguments.machine + ": expected sim or host");
+  // Real memory: no tier gets more than the whole footprint, and what home can hold needs no place
+  // below.
   std::uint64_t left = prepared.total_pages;
   for (std::size_t t = 0; t < options.runtime.tier_pages.size(); ++t) {
     std::uint32_t& pages = options.runtime.tier_pages[t];
-    if (t > options.runtime.platform.home) left -= std::min<std::uint64_t>(left, options.runtime.tier_pages[t - 1]);
+    if (t > options.runtime.platform.home)
+      left -= std::min<std::uint64_t>(left, options.runtime.tier_pages[t - 1]);
     const bool below = t > options.runtime.platform.home;
-    pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, below && left == 0 ? 0 : prepared.total_pages));
+    pages = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(pages, below && left == 0 ? 0 : prepared.total_pages));
   }
   runtime::HostMachineOptions host;
   host.platform = options.runtime.platform;
@@ -45,11 +49,13 @@ Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& argument
   return runtime::make_host_machine(host);
 }
 
-void print(const runtime::ReplayResult& r, const std::string& hbm, const runtime::ReplayOptions& options,
-           const Prepared& prepared) {
-  const auto line = [](const char* what, const std::string& value) { fmt::print("  {:<26}{}\n", what, value); };
-  fmt::print("{} at HBM {} ({} of {} pages), profile {}\n", r.policy, hbm, options.runtime.tier_pages[kHbm],
-             prepared.total_pages, options.runtime.platform.name);
+void print(const runtime::ReplayResult& r, const std::string& hbm,
+           const runtime::ReplayOptions& options, const Prepared& prepared) {
+  const auto line = [](const char* what, const std::string& value) {
+    fmt::print("  {:<26}{}\n", what, value);
+  };
+  fmt::print("{} at HBM {} ({} of {} pages), profile {}\n", r.policy, hbm,
+             options.runtime.tier_pages[kHbm], prepared.total_pages, options.runtime.platform.name);
   line("steps, tokens", fmt::format("{}, {}", r.steps, r.tokens));
   line("predicted step p50, p99", human_seconds(percentile(r.step_seconds, 0.5)) + ", " +
                                       human_seconds(percentile(r.step_seconds, 0.99)));
@@ -59,11 +65,13 @@ void print(const runtime::ReplayResult& r, const std::string& hbm, const runtime
   }
   line("predicted tokens/s", fmt::format("{:.1f}", static_cast<double>(r.tokens) / r.all.total));
   line("exposed a step", human_seconds(r.all.exposed / r.steps));
-  line("byte hits", fmt::format("{:.3f}%", 100.0 * static_cast<double>(r.all.hits) / static_cast<double>(r.all.reads)));
+  line("byte hits", fmt::format("{:.3f}%", 100.0 * static_cast<double>(r.all.hits) /
+                                               static_cast<double>(r.all.reads)));
   for (std::size_t i = 0; i < options.runtime.platform.links.size(); ++i) {
     if (r.all.link[i].bytes == 0) continue;
     line(("over " + options.runtime.platform.links[i].name).c_str(),
-         fmt::format("{} in {} transfers", human_bytes(static_cast<double>(r.all.link[i].bytes)), r.all.link[i].count));
+         fmt::format("{} in {} transfers", human_bytes(static_cast<double>(r.all.link[i].bytes)),
+                     r.all.link[i].count));
   }
   line("replayed in", fmt::format("{} ({:.1f} M page reads/s)", human_seconds(r.wall),
                                   static_cast<double>(r.all.reads) / r.wall / 1e6));
@@ -91,8 +99,9 @@ void run(const Arguments& arguments) {
     }
     ProgressBar bar("replaying");
     auto machine = take(kCommand, make_machine(arguments, *prepared, *options));
-    const auto result = take(kCommand, runtime::replay(prepared->workload, *options, std::move(machine),
-                                                       [&](double share) { bar.show(share); }));
+    const auto result =
+        take(kCommand, runtime::replay(prepared->workload, *options, std::move(machine),
+                                       [&](double share) { bar.show(share); }));
     if (arguments.replay.json != "-") print(result, hbm, *options, *prepared);
     nlohmann::ordered_json cell = figures(result, *options, prepared->page_bytes);
     cell["hbm"] = hbm;
@@ -110,7 +119,8 @@ void add_replay(CLI::App& app) {
   arguments->replay.add_to(command);
   command.add_option("--policy", arguments->policy, "NAME or NAME:KEY=VALUE,...");
   command.add_option("--machine", arguments->machine, "What carries it out: sim, host");
-  command.add_option("--nvme-dir", arguments->nvme_directory, "Directory for the NVMe tier's scratch file on host");
+  command.add_option("--nvme-dir", arguments->nvme_directory,
+                     "Directory for the NVMe tier's scratch file on host");
   command.callback([arguments] { run(*arguments); });
 }
 

@@ -11,8 +11,9 @@ namespace lehr::tools {
 inline constexpr int kExitFailure = 1;  ///< the work could not be done
 inline constexpr int kExitUsage = 2;    ///< the command line is wrong
 
-// Each adds one subcommand to the application. The work is done in its callback, which prints one line
-// "lehr COMMAND: what, where, what was expected" to stderr on failure and throws CLI::RuntimeError.
+// Each adds one subcommand to the application. The work is done in its callback, which prints one
+// line "lehr COMMAND: what, where, what was expected" to stderr on failure and throws
+// CLI::RuntimeError.
 void add_replay(CLI::App& app);
 void add_compare(CLI::App& app);
 void add_bound(CLI::App& app);

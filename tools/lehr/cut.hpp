@@ -15,10 +15,10 @@ namespace lehr::tools {
 
 /// Which part of a trace to keep.
 struct CutSpec {
-  std::uint32_t first_step = 0;              ///< steps before it become part of the prompt
-  std::optional<std::uint32_t> steps;        ///< all from first_step on when not set
-  std::vector<std::uint32_t> layer_ids;      ///< all when empty
-  std::optional<std::uint32_t> prompt_tail;  ///< prompt tokens to keep at least, from the end
+  std::uint32_t first_step = 0;                   ///< steps before it become part of the prompt
+  std::optional<std::uint32_t> steps = {};        ///< all from first_step on when not set
+  std::vector<std::uint32_t> layer_ids = {};      ///< all when empty
+  std::optional<std::uint32_t> prompt_tail = {};  ///< prompt tokens to keep at least, from the end
 };
 
 /// A trace that owns its arrays; `parts` points into them. Movable.

@@ -8,7 +8,8 @@
 
 namespace lehr::tools {
 
-/// Prints "lehr COMMAND: …" and leaves the command by CLI::RuntimeError: kExitUsage for a wrong argument.
+/// Prints "lehr COMMAND: …" and leaves the command by CLI::RuntimeError: kExitUsage for a wrong
+/// argument.
 [[noreturn]] void fail(const char* command, const Error& error);
 [[noreturn]] void fail_usage(const char* command, const Error& error);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
+
+#include <CLI/CLI.hpp>
 
 #include "tools/lehr/commands.hpp"
 

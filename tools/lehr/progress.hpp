@@ -6,7 +6,8 @@
 
 namespace lehr::tools {
 
-/// A bar on stderr, drawn only if stderr is a terminal, at most ten times a second. Removed at the end.
+/// A bar on stderr, drawn only if stderr is a terminal, at most ten times a second. Removed at the
+/// end.
 class ProgressBar {
  public:
   explicit ProgressBar(std::string label);

@@ -41,8 +41,9 @@ struct Prepared {
   std::vector<std::unique_ptr<formats::AttentionTrace>> traces;
   std::vector<std::unique_ptr<runtime::TraceSelection>> selections;
   runtime::Workload workload;
-  runtime::ReplayOptions base;      ///< everything but policy and HBM capacity
-  std::vector<std::string> notices; ///< imposed shapes, many copies of one trace: what the figures stand for
+  runtime::ReplayOptions base;  ///< everything but policy and HBM capacity
+  std::vector<std::string>
+      notices;  ///< imposed shapes, many copies of one trace: what the figures stand for
   Bytes page_bytes = 0;
   std::uint64_t total_pages = 0;
 

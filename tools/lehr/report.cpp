@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/lehr/report.hpp"
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include "runtime/formats/file.hpp"
@@ -73,7 +73,8 @@ ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens, std::uin
   out["page_reads"] = r.reads;
   out["page_hits"] = r.hits;
   out["page_misses"] = r.misses;
-  out["byte_hit_rate"] = r.reads > 0 ? static_cast<double>(r.hits) / static_cast<double>(r.reads) : 1.0;
+  out["byte_hit_rate"] =
+      r.reads > 0 ? static_cast<double>(r.hits) / static_cast<double>(r.reads) : 1.0;
   ordered_json links;
   Bytes up = 0;
   for (std::size_t i = 0; i < platform.links.size(); ++i) {
@@ -104,14 +105,17 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
   out["policy"] = result.policy;
   out["step_p50_ms"] = percentile(result.step_seconds, 0.50) * 1e3;
   out["step_p99_ms"] = percentile(result.step_seconds, 0.99) * 1e3;
-  out["all"] = totals(result.all, result.tokens, result.steps, options.runtime.platform, page_bytes);
-  out["warm"] = totals(result.warm, result.warm_tokens, result.warm_steps, options.runtime.platform, page_bytes);
+  out["all"] =
+      totals(result.all, result.tokens, result.steps, options.runtime.platform, page_bytes);
+  out["warm"] = totals(result.warm, result.warm_tokens, result.warm_steps, options.runtime.platform,
+                       page_bytes);
   if (!result.measured_seconds.empty()) {
     out["measured_step_p50_ms"] = percentile(result.measured_seconds, 0.50) * 1e3;
     out["measured_seconds"] = result.all.measured;
   }
   out["replay_wall_seconds"] = result.wall;
-  out["visits_per_second"] = result.wall > 0 ? static_cast<double>(result.all.reads) / result.wall : 0;
+  out["visits_per_second"] =
+      result.wall > 0 ? static_cast<double>(result.all.reads) / result.wall : 0;
   out["notes"] = result.notes;
   return out;
 }
@@ -119,7 +123,8 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
 Status write_json(const std::string& path, const ordered_json& report) {
   const std::string text = report.dump(2) + "\n";
   if (path == "-") {
-    if (std::fputs(text.c_str(), stdout) < 0) return io_error("standard output: cannot write the report");
+    if (std::fputs(text.c_str(), stdout) < 0)
+      return io_error("standard output: cannot write the report");
     return {};
   }
   LEHR_ASSIGN(auto file, formats::AtomicFile::create(path));

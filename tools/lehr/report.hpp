@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "tools/lehr/replay_options.hpp"
 
@@ -13,8 +14,8 @@ inline constexpr int kReportSchema = 1;
 /// What was replayed, on what: the head of every report.
 nlohmann::ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared);
 /// One policy's figures at one capacity. Times are predicted unless named measured.
-nlohmann::ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayOptions& options,
-                               Bytes page_bytes);
+nlohmann::ordered_json figures(const runtime::ReplayResult& result,
+                               const runtime::ReplayOptions& options, Bytes page_bytes);
 
 double percentile(std::vector<double> values, double share);
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any policy, any workload: capacity kept, every byte accounted, no page lost, contents right.
-#include <catch2/catch.hpp>
 #include <set>
+
+#include <catch2/catch.hpp>
 
 #include "kernels/base/rng.hpp"
 #include "placement/policy.hpp"
@@ -21,10 +22,16 @@ struct World {
   std::vector<SequenceId> asleep;
 };
 
-World make_world(const std::string& policy, std::uint32_t hbm, std::uint32_t host, std::uint32_t nvme) {
+World make_world(const std::string& policy, std::uint32_t hbm, std::uint32_t host,
+                 std::uint32_t nvme) {
   RuntimeOptions o;
   o.platform = test::tiny_platform(true);
-  o.geometry = {.layers = 3, .kv_heads = 2, .q_heads = 4, .head_dim = 1, .page_tokens = 4, .element_bytes = 1};
+  o.geometry = {.layers = 3,
+                .kv_heads = 2,
+                .q_heads = 4,
+                .head_dim = 1,
+                .page_tokens = 4,
+                .element_bytes = 1};
   o.tier_pages = {hbm, host, nvme};
   o.policy = policy;
   World w;
@@ -132,7 +139,8 @@ TEST_CASE("any policy keeps capacity, loses no page and reads right contents") {
 }
 
 TEST_CASE("control: a machine that drops a copy is caught") {
-  // The checks above would fail if contents were lost: a read of a slot that nothing filled is refused.
+  // The checks above would fail if contents were lost: a read of a slot that nothing filled is
+  // refused.
   test::ContentMachine machine;
   const PageOp lost{PageOp::Kind::kRead, 1, 0, 7, 1, 3, kNoSlot};
   const Status read = machine.run_layer(0, 0, {&lost, 1});

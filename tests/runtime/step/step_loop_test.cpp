@@ -14,7 +14,12 @@ namespace {
 RuntimeOptions small(std::uint32_t hbm_pages, const char* policy = "lru") {
   RuntimeOptions o;
   o.platform = test::tiny_platform();
-  o.geometry = {.layers = 1, .kv_heads = 1, .q_heads = 1, .head_dim = 1, .page_tokens = 4, .element_bytes = 1};
+  o.geometry = {.layers = 1,
+                .kv_heads = 1,
+                .q_heads = 1,
+                .head_dim = 1,
+                .page_tokens = 4,
+                .element_bytes = 1};
   o.tier_pages = {hbm_pages, 100};
   o.policy = policy;
   return o;
@@ -75,8 +80,9 @@ TEST_CASE("each term of a step is what the model says") {
   options.weights_bytes = 100;
   const auto r = make(options);
   const SequenceId s = start(*r, 13);
-  // Reads pages 0 (host) and 2 (HBM); the tail has 2 tokens after the append. Page 0 replaces page 1.
-  // HBM: weights 100 + appended 2 + tail 2 x 2 + page 2 8 + install 8 = 122; up: 8; no arithmetic to speak of.
+  // Reads pages 0 (host) and 2 (HBM); the tail has 2 tokens after the append. Page 0 replaces
+  // page 1. HBM: weights 100 + appended 2 + tail 2 x 2 + page 2 8 + install 8 = 122; up: 8; no
+  // arithmetic to speak of.
   const StepReport report = step(*r, s, {0, 2});
   CHECK(report.time.hbm == Approx(0.122));
   CHECK(report.time.link[0] == Approx(0.08));
@@ -97,7 +103,8 @@ TEST_CASE("each term of a step is what the model says") {
 TEST_CASE("exposed time is what the link needs beyond HBM") {
   const auto r = make(small(1));  // only the tail fits: everything is read in place
   const SequenceId s = start(*r, 13);
-  // HBM: appended 2 + tail 4 = 6 bytes; up: 3 pages, 24 bytes = 0.24 s; arithmetic 4 x 14 = 0.056 s.
+  // HBM: appended 2 + tail 4 = 6 bytes; up: 3 pages, 24 bytes = 0.24 s; arithmetic 4 x 14 = 0.056
+  // s.
   const StepReport report = step(*r, s, {0, 1, 2});
   CHECK(report.total == Approx(0.24));
   CHECK(report.exposed == Approx(0.24 - 0.056));
@@ -215,8 +222,8 @@ TEST_CASE("pages below the home tier are waited for, and come up once") {
   const SequenceId s = start(*r, 13);  // pages 2 and 1 at home, page 0 on NVMe
   CHECK(r->table().slots(1).used() == 2);
   CHECK(r->table().slots(2).used() == 1);
-  // Page 0: a place at home first (page 1 or 2 goes down: 8 bytes at 5 B/s, beside the layer), then 8 bytes at
-  // 10 B/s that the layer waits for.
+  // Page 0: a place at home first (page 1 or 2 goes down: 8 bytes at 5 B/s, beside the layer), then
+  // 8 bytes at 10 B/s that the layer waits for.
   const StepReport report = step(*r, s, {0});
   CHECK(report.staged == 1);
   CHECK(report.time.stall == Approx(0.8));
