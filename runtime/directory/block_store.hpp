@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/directory/directory.hpp"
+#include "transfer/host_engine.hpp"
+
+namespace lehr::directory {
+
+struct BlockStoreOptions {
+  Bytes block_bytes = 0;
+  std::array<std::uint32_t, kTiers> slots{};
+  std::string nvme_directory;       ///< of the scratch file, which vanishes with the process
+  transfer::FaultPlan faults;
+};
+
+/// One item of a job with everything that moving it needs: pools may come and go meanwhile.
+struct BlockMove {
+  std::size_t index = 0;            ///< in the job
+  std::byte* block = nullptr;
+  std::shared_ptr<const std::vector<Run>> runs;
+  Bytes bytes = 0;
+  ObjectId object = kNone;
+  TierId tier = 0;
+  SlotId slot = kNoSlot;
+  SlotId host_copy = kNoSlot;
+  std::uint64_t checksum = 0;       ///< of a load: what was stored
+};
+
+/// Real bytes of the placement level on the host machine: gathers pool blocks into host slots and back, and
+/// moves slots between host and NVMe through the transfer engine. Every load is verified against the
+/// checksum of its store. Used by one thread.
+class BlockStore {
+ public:
+  static Result<std::unique_ptr<BlockStore>> create(const BlockStoreOptions& options);
+  ~BlockStore();
+
+  void store(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  void load(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+
+  /// Starts writing a copy down; its end comes from poll_writes().
+  void start_write(const WriteDown& write);
+  struct Written {
+    WriteDown write;
+    bool ok;
+  };
+  std::vector<Written> poll_writes();
+  std::size_t writes_in_flight() const { return writes_.size(); }
+
+  std::vector<int> event_fds() const { return engine_->event_fds(); }
+  std::vector<std::string> notices() const { return engine_->stats().notices; }
+  /// The bytes of a host slot, for tests that break them.
+  std::span<std::byte> host_slot(SlotId slot) const;
+
+ private:
+  BlockStore(const BlockStoreOptions& options, std::unique_ptr<transfer::TransferEngine> engine);
+  void fetch(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  ItemOutcome scatter(const BlockMove& move, SlotId host_slot);
+  void collect();
+
+  BlockStoreOptions options_;
+  std::unique_ptr<transfer::TransferEngine> engine_;
+  std::vector<std::uint32_t> versions_;   ///< by object: which store its bytes are of
+  std::unordered_map<transfer::JobId, WriteDown> writes_;
+  std::vector<Written> refused_writes_;
+  std::vector<Written> finished_writes_;
+  std::unordered_map<transfer::JobId, Error> fetched_;
+};
+
+}  // namespace lehr::directory
