@@ -39,6 +39,9 @@ class Balance final : public Policy {
   }
 
   void decide(const LayerView& view, LayerPlan& plan) override {
+    for (const PageId p : view.filled) {
+      if (view.pages.in_hbm(p)) order_.insert(p, kNever);
+    }
     hits_.clear();
     for (std::size_t i = 0; i < view.selected.size(); ++i) {
       if (view.hit[i] != 0) hits_.push_back(view.selected[i]);

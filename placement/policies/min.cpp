@@ -65,6 +65,7 @@ class Min final : public Policy {
   }
 
   void decide(const LayerView& view, LayerPlan& plan) override {
+    add_pages(view.filled, view.filled_next_use, view.pages);
     // The layer's own pages may not leave before it ends: out of the queue they are in nobody's
     // way.
     misses_.clear();

@@ -21,6 +21,9 @@ class NeverMigrate final : public Policy {
     for (const PageId p : pages) order_.erase(p);
   }
   void decide(const LayerView& view, LayerPlan& plan) override {
+    for (const PageId p : view.filled) {
+      if (view.pages.in_hbm(p)) order_.insert(p, kNever);
+    }
     order_.hit({}, {});
     for (std::uint32_t free = view.free_slots; free < view.must_free; ++free) {
       const PageId v = order_.victim(kNoPage, kNever, view.pages.guard);

@@ -139,6 +139,7 @@ class WorldPlay {
     const Tick tick = step * w_.shape_.layers + layer;
     LayerView view;
     std::vector<PageId> filled;
+    std::vector<Tick> filled_next;
     if (step > 0 && step % w_.shape_.page_tokens == 0) {
       std::vector<Tick> first;
       for (std::uint32_t g = layer * per_layer; g < (layer + 1) * per_layer; ++g) {
@@ -147,7 +148,7 @@ class WorldPlay {
         filled.push_back(p);
         first.push_back(next_read(p, std::int64_t{tick} - 1));
       }
-      policy_.add_pages(filled, first, columns());
+      filled_next = std::move(first);
       view.must_free = per_layer;
     }
     const std::vector<PageId>& reads = w_.reads_[tick];
@@ -194,6 +195,7 @@ class WorldPlay {
     view.next_use = next;
     view.groups = groups;
     view.filled = filled;
+    view.filled_next_use = filled_next;
     view.capacity = w_.shape_.capacity;
     view.free_slots = w_.shape_.capacity - used_;
     view.from_tier[1] = {16 * kKiB, 1e-6};
