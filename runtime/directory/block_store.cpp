@@ -43,7 +43,8 @@ Result<std::unique_ptr<BlockStore>> BlockStore::create(const BlockStoreOptions& 
   return std::unique_ptr<BlockStore>(new BlockStore(options, std::move(engine)));
 }
 
-BlockStore::BlockStore(const BlockStoreOptions& options, std::unique_ptr<transfer::TransferEngine> engine)
+BlockStore::BlockStore(const BlockStoreOptions& options,
+                       std::unique_ptr<transfer::TransferEngine> engine)
     : options_(options), engine_(std::move(engine)) {}
 
 BlockStore::~BlockStore() = default;
@@ -94,7 +95,8 @@ void BlockStore::load(std::span<const BlockMove> moves, std::span<ItemOutcome> o
   for (std::size_t i = 0; i < moves.size(); ++i) {
     if (moves[i].tier == kHostTier) outcomes[i] = scatter(moves[i], moves[i].slot);
   }
-  // From below: copies that stay in host all at once, the others through the bounce slots in groups.
+  // From below: copies that stay in host all at once, the others through the bounce slots in
+  // groups.
   std::vector<std::size_t> kept;
   std::vector<std::size_t> passing;
   for (std::size_t i = 0; i < moves.size(); ++i) {

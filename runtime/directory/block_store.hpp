@@ -17,13 +17,13 @@ namespace lehr::directory {
 struct BlockStoreOptions {
   Bytes block_bytes = 0;
   std::array<std::uint32_t, kTiers> slots{};
-  std::string nvme_directory;       ///< of the scratch file, which vanishes with the process
+  std::string nvme_directory;  ///< of the scratch file, which vanishes with the process
   transfer::FaultPlan faults;
 };
 
 /// One item of a job with everything that moving it needs: pools may come and go meanwhile.
 struct BlockMove {
-  std::size_t index = 0;            ///< in the job
+  std::size_t index = 0;  ///< in the job
   std::byte* block = nullptr;
   std::shared_ptr<const std::vector<Run>> runs;
   Bytes bytes = 0;
@@ -31,12 +31,12 @@ struct BlockMove {
   TierId tier = 0;
   SlotId slot = kNoSlot;
   SlotId host_copy = kNoSlot;
-  std::uint64_t checksum = 0;       ///< of a load: what was stored
+  std::uint64_t checksum = 0;  ///< of a load: what was stored
 };
 
-/// Real bytes of the placement level on the host machine: gathers pool blocks into host slots and back, and
-/// moves slots between host and NVMe through the transfer engine. Every load is verified against the
-/// checksum of its store. Used by one thread.
+/// Real bytes of the placement level on the host machine: gathers pool blocks into host slots and
+/// back, and moves slots between host and NVMe through the transfer engine. Every load is verified
+/// against the checksum of its store. Used by one thread.
 class BlockStore {
  public:
   static Result<std::unique_ptr<BlockStore>> create(const BlockStoreOptions& options);
@@ -67,7 +67,7 @@ class BlockStore {
 
   BlockStoreOptions options_;
   std::unique_ptr<transfer::TransferEngine> engine_;
-  std::vector<std::uint32_t> versions_;   ///< by object: which store its bytes are of
+  std::vector<std::uint32_t> versions_;  ///< by object: which store its bytes are of
   std::unordered_map<transfer::JobId, WriteDown> writes_;
   std::vector<Written> refused_writes_;
   std::vector<Written> finished_writes_;

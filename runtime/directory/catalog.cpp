@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/directory/catalog.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include <fmt/format.h>
 
 #include "kernels/base/check.hpp"
 #include "kernels/base/rng.hpp"
@@ -200,8 +200,9 @@ Status Catalog::check_room(TierId tier, std::uint32_t count, std::span<const Obj
     kept_dirty += objects_[id].queue[tier] == kDirty ? 1 : 0;
   }
   if (std::uint64_t{keys()} + count > options_.most_keys) {
-    return refused(Reason::kOverBudget, fmt::format("{} new keys beside {} known ones pass the limit of {}",
-                                                    count, keys(), options_.most_keys));
+    return refused(Reason::kOverBudget,
+                   fmt::format("{} new keys beside {} known ones pass the limit of {}", count,
+                               keys(), options_.most_keys));
   }
   const auto free = static_cast<std::uint32_t>(t.free.size());
   std::uint32_t room = free + t.clean - kept_clean;
@@ -213,13 +214,15 @@ Status Catalog::check_room(TierId tier, std::uint32_t count, std::span<const Obj
   }
   // Copies being written down right now are pinned, and come back as evictable, too.
   if (room + (t.dirty - kept_dirty) + writes_ >= count) {
-    return refused(Reason::kLowerTierBusy,
-                   fmt::format("{} slots are needed, {} are free, {} evictable, {} wait to be written down",
-                               count, free, t.clean - kept_clean, t.dirty - kept_dirty + writes_));
+    return refused(
+        Reason::kLowerTierBusy,
+        fmt::format("{} slots are needed, {} are free, {} evictable, {} wait to be written down",
+                    count, free, t.clean - kept_clean, t.dirty - kept_dirty + writes_));
   }
-  return refused(Reason::kNoEvictable,
-                 fmt::format("{} slots are needed, {} are free, {} evictable; {} of {} are held", count,
-                             free, t.clean - kept_clean, t.used - t.clean, options_.slots[tier]));
+  return refused(
+      Reason::kNoEvictable,
+      fmt::format("{} slots are needed, {} are free, {} evictable; {} of {} are held", count, free,
+                  t.clean - kept_clean, t.used - t.clean, options_.slots[tier]));
 }
 
 ObjectId Catalog::create(const NewObject& what, TierId tier, std::vector<Evicted>& evicted) {
@@ -275,8 +278,10 @@ void Catalog::abandon(ObjectId id, TierId tier) {
 SlotId Catalog::reserve_copy(ObjectId id, TierId tier) {
   Object& o = objects_[id];
   const Residency taken = static_cast<Residency>(o.valid | o.pending | o.doomed);
-  if (resident(taken, tier) || !resident(o.allowed, tier) || options_.slots[tier] == 0) return kNoSlot;
-  if (tiers_[tier].free.empty() && tiers_[tier].clean == 0) return kNoSlot;  // a cache fill forces nothing out
+  if (resident(taken, tier) || !resident(o.allowed, tier) || options_.slots[tier] == 0)
+    return kNoSlot;
+  if (tiers_[tier].free.empty() && tiers_[tier].clean == 0)
+    return kNoSlot;  // a cache fill forces nothing out
   const SlotId slot = take_slot(tier, nullptr);
   if (slot == kNoSlot) return kNoSlot;
   objects_[id].slot[tier] = slot;
@@ -331,7 +336,8 @@ void Catalog::condemn(ObjectId id, TierId tier, Reason reason) {
 Status Catalog::remove(ObjectId id) {
   const Object& o = objects_[id];
   if (o.pending != 0) return refused(Reason::kPending, "the key is being stored");
-  if (o.pins > 0) return refused(Reason::kLeased, fmt::format("{} jobs or leases hold the key", o.pins));
+  if (o.pins > 0)
+    return refused(Reason::kLeased, fmt::format("{} jobs or leases hold the key", o.pins));
   for (TierId t = 0; t < kTiers; ++t) {
     if (resident(objects_[id].valid, t)) drop_copy(id, t, Reason::kNone, false);
   }
@@ -339,8 +345,8 @@ Status Catalog::remove(ObjectId id) {
   return {};
 }
 
-bool Catalog::evict_of_tenant(TenantId tenant, std::uint32_t count,
-                              std::span<const ObjectId> keep, std::vector<Evicted>& evicted) {
+bool Catalog::evict_of_tenant(TenantId tenant, std::uint32_t count, std::span<const ObjectId> keep,
+                              std::vector<Evicted>& evicted) {
   // Whole keys: every copy of one is evictable where its lowest is. Oldest first within each queue.
   std::vector<ObjectId> chosen;
   for (std::size_t priority = 0; priority < kPriorities; ++priority) {
@@ -383,7 +389,8 @@ EvictReport Catalog::evict_share(TierId tier, double share) {
 std::uint32_t Catalog::maintain() {
   const double slots = options_.slots[kHostTier];
   const Tier& host = tiers_[kHostTier];
-  if (options_.high_watermark >= 1 || static_cast<double>(host.used) <= options_.high_watermark * slots) {
+  if (options_.high_watermark >= 1 ||
+      static_cast<double>(host.used) <= options_.high_watermark * slots) {
     return 0;
   }
   std::uint32_t evicted = 0;
@@ -456,12 +463,14 @@ Status Catalog::validate() const {
       const Object& o = objects_[id];
       if (!o.live) continue;
       const Residency holds = static_cast<Residency>(o.valid | o.pending | o.doomed);
-      if (resident(holds, t) != (o.slot[t] != kNoSlot)) return internal_error("a slot without a copy");
+      if (resident(holds, t) != (o.slot[t] != kNoSlot))
+        return internal_error("a slot without a copy");
       if (o.queue[t] != wanted_queue(o, t)) return internal_error("an object in the wrong queue");
       clean += o.queue[t] == kClean ? 1 : 0;
       dirty += o.queue[t] == kDirty ? 1 : 0;
       if (o.slot[t] == kNoSlot) continue;
-      if (o.slot[t] >= seen.size() || seen[o.slot[t]]) return internal_error("a slot with two owners");
+      if (o.slot[t] >= seen.size() || seen[o.slot[t]])
+        return internal_error("a slot with two owners");
       seen[o.slot[t]] = true;
       ++used;
     }
@@ -472,7 +481,8 @@ Status Catalog::validate() const {
     if (used != tiers_[t].used || used + tiers_[t].free.size() != options_.slots[t]) {
       return internal_error("slots are lost");
     }
-    if (clean != tiers_[t].clean || dirty != tiers_[t].dirty) return internal_error("queues are miscounted");
+    if (clean != tiers_[t].clean || dirty != tiers_[t].dirty)
+      return internal_error("queues are miscounted");
   }
   return {};
 }

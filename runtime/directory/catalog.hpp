@@ -21,7 +21,8 @@ struct CatalogOptions {
   std::uint32_t most_keys = 1U << 20;
   double high_watermark = 1;
   double low_watermark = 1;
-  bool drop_when_busy = false;  ///< lose a block that is not written down yet, rather than refuse a store
+  bool drop_when_busy =
+      false;  ///< lose a block that is not written down yet, rather than refuse a store
   std::uint32_t write_queue = 64;
   std::size_t events = 4096;
 };
@@ -49,9 +50,10 @@ struct WriteDown {
 };
 
 /// Which keys have copies where, which slots they take, and which leave when room is needed. Pure
-/// bookkeeping: no bytes, threads or clocks; not thread-safe. A copy is evictable when nothing pins its
-/// object and, if a tier below may hold it, once it was written there. Victims: lowest priority, then least
-/// recently used. All operations cost O(1) in the number of keys, evictions O(tenants) a victim.
+/// bookkeeping: no bytes, threads or clocks; not thread-safe. A copy is evictable when nothing pins
+/// its object and, if a tier below may hold it, once it was written there. Victims: lowest
+/// priority, then least recently used. All operations cost O(1) in the number of keys, evictions
+/// O(tenants) a victim.
 class Catalog {
  public:
   struct Object {
@@ -65,11 +67,11 @@ class Catalog {
     std::uint8_t priority = kNormalPriority;
     std::uint8_t failed_writes = 0;
     bool live = false;
-    bool written = false;     ///< was written down once; never again
+    bool written = false;  ///< was written down once; never again
     Residency allowed = 0;
     Residency valid = 0;
-    Residency pending = 0;    ///< slot taken, bytes on their way
-    Residency doomed = 0;     ///< no longer valid; the slot is freed with the last pin
+    Residency pending = 0;  ///< slot taken, bytes on their way
+    Residency doomed = 0;   ///< no longer valid; the slot is freed with the last pin
     std::array<SlotId, kTiers> slot{};
     std::array<std::uint8_t, kTiers> queue{};  ///< 0 none, 1 clean, 2 dirty
     std::array<std::uint32_t, kTiers> next{}, previous{};
@@ -80,8 +82,8 @@ class Catalog {
   ObjectId find(NamespaceId ns, std::string_view key) const;
   const Object& at(ObjectId id) const { return objects_[id]; }
 
-  /// Whether `count` new objects of `tenant` fit in `tier`, when the objects of `keep` may not leave for
-  /// them. Nothing changes. kNoEvictable, kLowerTierBusy or kOverBudget say why not.
+  /// Whether `count` new objects of `tenant` fit in `tier`, when the objects of `keep` may not
+  /// leave for them. Nothing changes. kNoEvictable, kLowerTierBusy or kOverBudget say why not.
   Status check_room(TierId tier, std::uint32_t count, std::span<const ObjectId> keep) const;
   /// A new object with a slot in `tier`, bytes on their way. check_room() must have said yes.
   ObjectId create(const NewObject& what, TierId tier, std::vector<Evicted>& evicted);
@@ -99,8 +101,8 @@ class Catalog {
   void condemn(ObjectId id, TierId tier, Reason reason);
   /// Drops every copy; refused while pinned or pending.
   Status remove(ObjectId id);
-  /// Evicts `count` whole keys of one tenant, its least recent first; false, and nothing done, where that
-  /// many are not evictable. Keys of `keep` stay.
+  /// Evicts `count` whole keys of one tenant, its least recent first; false, and nothing done,
+  /// where that many are not evictable. Keys of `keep` stay.
   bool evict_of_tenant(TenantId tenant, std::uint32_t count, std::span<const ObjectId> keep,
                        std::vector<Evicted>& evicted);
 

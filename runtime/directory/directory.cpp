@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/directory/directory.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 namespace lehr::directory {
 
@@ -27,7 +27,8 @@ Directory::Directory(const DirectoryOptions& options)
       claims_(options.id_seed) {}
 
 Result<TenantId> Directory::tenant(const std::string& name) {
-  if (const auto found = tenant_index_.find(name); found != tenant_index_.end()) return found->second;
+  if (const auto found = tenant_index_.find(name); found != tenant_index_.end())
+    return found->second;
   if (name.size() > kMostText) return invalid("tenant: a name of more than 4096 bytes");
   if (tenant_index_.size() >= kMostTenants) {
     return refused(Reason::kOverBudget, fmt::format("more than {} tenants", kMostTenants));
@@ -55,14 +56,15 @@ Result<NamespaceId> Directory::open_namespace(const NamespaceDesc& desc) {
     return invalid("namespace: model and salt may have 4096 bytes each");
   }
   if (desc.block_bytes == 0 || desc.block_bytes > options_.catalog.block_bytes) {
-    return invalid(fmt::format("namespace {}: blocks of {} bytes, expected 1 to the slot size of {}",
-                               desc.model, desc.block_bytes, options_.catalog.block_bytes),
-                   Reason::kOutOfRange);
+    return invalid(
+        fmt::format("namespace {}: blocks of {} bytes, expected 1 to the slot size of {}",
+                    desc.model, desc.block_bytes, options_.catalog.block_bytes),
+        Reason::kOutOfRange);
   }
   // Lengths first, so that no two different descriptions give the same text.
-  const std::string family = fmt::format("{}:{}{}:{}{}:{}{}", desc.model.size(), desc.model,
-                                         desc.salt.size(), desc.salt, desc.tenant.size(), desc.tenant,
-                                         desc.rank);
+  const std::string family =
+      fmt::format("{}:{}{}:{}{}:{}{}", desc.model.size(), desc.model, desc.salt.size(), desc.salt,
+                  desc.tenant.size(), desc.tenant, desc.rank);
   const auto known = family_index_.find(family);
   if (known != family_index_.end()) {
     for (const NamespaceId id : families_[known->second]) {
@@ -105,10 +107,11 @@ Result<PoolId> Directory::register_pool(const PoolDesc& desc) {
   pool.digest = layout_digest(desc.layout);
   pool.runs = std::make_shared<const std::vector<Run>>(block_runs(desc.layout));
   pool.use.resize(desc.blocks, 0);
-  pool.claims = std::make_unique<transfer::Reservations>(desc.blocks);
+  pool.claims = std::make_unique<transfer::Reservations>(desc.blocks, 16, options_.whole_claims);
   const PoolId id = pools_.insert(std::move(pool));
   for (const std::string& line : advice()) {
-    catalog_.events.push({Event::Kind::kWarning, kHostTier, Reason::kNone, kNone, line.substr(0, kMostKeyBytes), 0});
+    catalog_.events.push(
+        {Event::Kind::kWarning, kHostTier, Reason::kNone, kNone, line.substr(0, kMostKeyBytes), 0});
   }
   return id;
 }
@@ -117,7 +120,8 @@ Status Directory::unregister_pool(PoolId id) {
   const Pool* pool = pools_.find(id);
   if (pool == nullptr) return Error{Code::kStale, Reason::kNone, "pool: not registered"};
   if (pool->open_items > 0) {
-    return refused(Reason::kLeased, fmt::format("pool: {} items of open jobs use it", pool->open_items));
+    return refused(Reason::kLeased,
+                   fmt::format("pool: {} items of open jobs use it", pool->open_items));
   }
   bool claimed = false;
   claims_.each([&](const Claim& claim) { claimed = claimed || claim.pool == id; });
@@ -140,7 +144,8 @@ Result<std::size_t> Directory::lookup(NamespaceId ns, std::span<const std::strin
   if (ns >= namespaces_.size()) return invalid("look-up: no such namespace");
   for (const std::string_view key : keys) {
     if (key.empty() || key.size() > kMostKeyBytes) {
-      return invalid(fmt::format("look-up: a key of {} bytes, expected 1 to {}", key.size(), kMostKeyBytes));
+      return invalid(
+          fmt::format("look-up: a key of {} bytes, expected 1 to {}", key.size(), kMostKeyBytes));
     }
   }
   std::size_t prefix = 0;
@@ -175,8 +180,8 @@ Result<LeaseId> Directory::lease(NamespaceId ns, std::span<const std::string_vie
   for (const std::string_view key : keys) {
     const ObjectId id = catalog_.find(ns, key);
     if (id == kNone || catalog_.at(id).valid == 0) {
-      return not_found(fmt::format("lease: key {} of {} has no valid copy", lease.objects.size() + 1,
-                                   keys.size()));
+      return not_found(fmt::format("lease: key {} of {} has no valid copy",
+                                   lease.objects.size() + 1, keys.size()));
     }
     lease.objects.push_back(id);
   }
@@ -220,8 +225,9 @@ void Directory::run_claims(PoolId id) {
 
 Result<ClaimId> Directory::open_claim(PoolId id, std::uint32_t held, std::uint32_t need) {
   Pool* pool = pools_.find(id);
-  if (pool == nullptr) return Error{Code::kStale, Reason::kNone, "claim: the pool is not registered"};
-  if (need == 0) return invalid("claim: need must be at least 1");
+  if (pool == nullptr)
+    return Error{Code::kStale, Reason::kNone, "claim: the pool is not registered"};
+  if (need == 0 && held == 0) return invalid("claim: neither held nor needed blocks");
   const transfer::Reservations::Group group = next_group_;
   const Status taken = pool->claims->request(group, need, held);
   if (!taken) {
@@ -229,7 +235,8 @@ Result<ClaimId> Directory::open_claim(PoolId id, std::uint32_t held, std::uint32
     return taken.error();
   }
   ++next_group_;
-  const ClaimId claim = claims_.insert({id, group, ClaimState::kWaiting, held, need, 0});
+  const ClaimId claim = claims_.insert(
+      {id, group, need == 0 ? ClaimState::kGranted : ClaimState::kWaiting, held, need, 0});
   claim_groups_.emplace(group, claim);
   run_claims(id);
   return claim;
@@ -311,7 +318,8 @@ std::vector<std::string> Directory::advice() const {
   const std::uint64_t below = std::uint64_t{catalog_.slots(kHostTier)} + catalog_.slots(kNvmeTier);
   if (pool_blocks > 0 && below <= pool_blocks) {
     std::string line = fmt::format(
-        "the tiers below hold {} blocks, the pools above them {}: an engine that stores every block it "
+        "the tiers below hold {} blocks, the pools above them {}: an engine that stores every "
+        "block it "
         "fills keeps nothing there that its pools do not hold, too",
         below, pool_blocks);
     const Stats now = stats();

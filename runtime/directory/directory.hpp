@@ -21,8 +21,10 @@ namespace lehr::directory {
 struct DirectoryOptions {
   CatalogOptions catalog;
   std::uint32_t most_jobs = 4096;
-  bool moves_bytes = false;     ///< a mover carries out submitted jobs; else the caller moves and completes
-  std::uint32_t id_seed = 1;    ///< ids of two directories differ
+  bool moves_bytes =
+      false;  ///< a mover carries out submitted jobs; else the caller moves and completes
+  std::uint32_t id_seed = 1;  ///< ids of two directories differ
+  bool whole_claims = true;  ///< off only in control runs: claims are granted piecemeal, and strand
 };
 
 struct NamespaceDesc {
@@ -30,12 +32,12 @@ struct NamespaceDesc {
   std::string salt;
   std::uint32_t rank = 0;
   LayoutDigest digest{};
-  Bytes block_bytes = 0;        ///< contents of a block
+  Bytes block_bytes = 0;  ///< contents of a block
   std::string tenant;
 };
 
 struct PoolDesc {
-  std::byte* base = nullptr;    ///< may be null where no bytes are moved
+  std::byte* base = nullptr;  ///< may be null where no bytes are moved
   std::uint64_t bytes = 0;
   std::uint32_t blocks = 0;
   Layout layout;
@@ -44,12 +46,13 @@ struct PoolDesc {
 struct LookUp {
   ItemState state = ItemState::kMiss;
   TierId tier = 0;
-  Reason reason = Reason::kNone;  ///< of a miss: kLayoutMismatch if the key is there in another layout
+  Reason reason =
+      Reason::kNone;  ///< of a miss: kLayoutMismatch if the key is there in another layout
 };
 
 struct ItemRequest {
   std::string_view key;
-  PoolId pool = 0;              ///< 0: none; only where no bytes are moved
+  PoolId pool = 0;  ///< 0: none; only where no bytes are moved
   std::uint32_t block = 0;
   bool no_store = false;
 };
@@ -64,8 +67,8 @@ struct StoreRequest {
 struct LoadRequest {
   NamespaceId ns = 0;
   std::uint64_t caller_id = 0;
-  bool partial = false;         ///< load what is there; else one missing key refuses all
-  ClaimId claim = 0;            ///< 0: none
+  bool partial = false;  ///< load what is there; else one missing key refuses all
+  ClaimId claim = 0;     ///< 0: none
 };
 
 struct JobItem {
@@ -75,9 +78,9 @@ struct JobItem {
   ObjectId object = kNone;
   PoolId pool = 0;
   std::uint32_t block = 0;
-  TierId tier = 0;              ///< store: into; load: out of
+  TierId tier = 0;  ///< store: into; load: out of
   SlotId slot = kNoSlot;
-  SlotId host_copy = kNoSlot;   ///< load from below: the host slot that keeps a copy on the way
+  SlotId host_copy = kNoSlot;  ///< load from below: the host slot that keeps a copy on the way
 };
 
 struct Job {
@@ -87,7 +90,7 @@ struct Job {
   State state = State::kPrepared;
   std::uint64_t caller_id = 0;
   ClaimId claim = 0;
-  std::uint32_t moving = 0;     ///< items still in kMove
+  std::uint32_t moving = 0;  ///< items still in kMove
   std::uint32_t succeeded = 0;
   std::uint32_t failed = 0;
   std::vector<JobItem> items;
@@ -97,8 +100,8 @@ struct Job {
 struct ItemOutcome {
   Code code = Code::kOk;
   Reason reason = Reason::kNone;
-  std::uint64_t checksum = 0;   ///< of a store
-  bool host_copy = false;       ///< a load also left right bytes in its host copy
+  std::uint64_t checksum = 0;  ///< of a store
+  bool host_copy = false;      ///< a load also left right bytes in its host copy
 };
 
 struct Pool {
@@ -112,9 +115,9 @@ struct Pool {
 
 enum class ClaimState : std::uint8_t { kWaiting, kGranted, kRolledBack };
 
-/// The placement level: which keys are where, what to store, what may leave, who holds what. Moves nothing
-/// itself: a job is prepared here, carried out by a mover or by the caller, and completed here. Every
-/// refusal leaves the state as it was. Not thread-safe (service.hpp is).
+/// The placement level: which keys are where, what to store, what may leave, who holds what. Moves
+/// nothing itself: a job is prepared here, carried out by a mover or by the caller, and completed
+/// here. Every refusal leaves the state as it was. Not thread-safe (service.hpp is).
 class Directory {
  public:
   explicit Directory(const DirectoryOptions& options);
@@ -127,12 +130,14 @@ class Directory {
   Result<Bytes> tenant_usage(const std::string& tenant) const;
 
   /// Fills `out` (keys.size()) and returns the length of the longest prefix of hits.
-  Result<std::size_t> lookup(NamespaceId ns, std::span<const std::string_view> keys, std::span<LookUp> out);
+  Result<std::size_t> lookup(NamespaceId ns, std::span<const std::string_view> keys,
+                             std::span<LookUp> out);
 
   Result<JobId> prepare_store(const StoreRequest& request, std::span<const ItemRequest> items,
                               std::vector<Evicted>& evicted);
   Result<JobId> prepare_load(const LoadRequest& request, std::span<const ItemRequest> items);
-  /// The caller moved the bytes: one outcome for each item in kMove, in order. Only without a mover.
+  /// The caller moved the bytes: one outcome for each item in kMove, in order. Only without a
+  /// mover.
   Status complete(JobId job, std::span<const ItemOutcome> outcomes);
   Status submit(JobId job);
   Status cancel(JobId job);
@@ -153,8 +158,9 @@ class Directory {
   Status release_lease(LeaseId lease);
   Status remove(NamespaceId ns, std::string_view key);
 
-  /// A claim on blocks of a pool by somebody who holds some and needs more before it can run and give them
-  /// back. Whole needs are granted at once, so that claims never strand each other.
+  /// A claim on blocks of a pool by somebody who holds some and needs more before it can run and
+  /// give them back. Whole needs are granted at once, so that claims never strand each other.
+  /// `need` may be 0 for one that only holds blocks as yet.
   Result<ClaimId> open_claim(PoolId pool, std::uint32_t held, std::uint32_t need);
   /// A granted claim asks for more.
   Status extend_claim(ClaimId claim, std::uint32_t need);

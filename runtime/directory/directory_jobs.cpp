@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_set>
+
+#include <fmt/format.h>
 
 #include "kernels/base/check.hpp"
 #include "runtime/directory/directory.hpp"
@@ -38,7 +38,8 @@ Status Directory::check_items(NamespaceId ns, std::span<const ItemRequest> items
       continue;
     }
     const Pool* pool = pools_.find(item.pool);
-    if (pool == nullptr) return Error{Code::kStale, Reason::kNone, where + ": the pool is not registered"};
+    if (pool == nullptr)
+      return Error{Code::kStale, Reason::kNone, where + ": the pool is not registered"};
     if (pool->digest != namespaces_[ns].desc.digest) {
       return invalid(where + ": the pool's layout is not the namespace's", Reason::kLayoutMismatch);
     }
@@ -48,7 +49,8 @@ Status Directory::check_items(NamespaceId ns, std::span<const ItemRequest> items
     }
     const std::int32_t use = pool->use[item.block];
     if (use < 0 || (load && use > 0)) {
-      return refused(Reason::kLeased, fmt::format("{}: block {} is in use by another job", where, item.block));
+      return refused(Reason::kLeased,
+                     fmt::format("{}: block {} is in use by another job", where, item.block));
     }
     if (load && !targets.insert((item.pool << 20) ^ item.block).second) {
       for (std::size_t j = 0; j < i; ++j) {
@@ -70,9 +72,10 @@ Status Directory::check_quota(TenantId owner, std::uint32_t fresh, std::span<con
   if (wanted <= quota) return {};
   const auto over = static_cast<std::uint32_t>((wanted - quota + block - 1) / block);
   if (fresh * block <= quota && catalog_.evict_of_tenant(owner, over, keep, evicted)) return {};
-  return refused(Reason::kQuota, fmt::format("the tenant's quota is {} bytes, {} are in use, {} more are "
-                                             "needed and its own blocks cannot leave",
-                                             quota, catalog_.tenant_bytes(owner), fresh * block));
+  return refused(Reason::kQuota,
+                 fmt::format("the tenant's quota is {} bytes, {} are in use, {} more are "
+                             "needed and its own blocks cannot leave",
+                             quota, catalog_.tenant_bytes(owner), fresh * block));
 }
 
 void Directory::begin_use(const JobItem& item, Job::Kind kind) {
@@ -97,7 +100,8 @@ void Directory::end_use(const JobItem& item, Job::Kind kind) {
   }
 }
 
-Result<JobId> Directory::prepare_store(const StoreRequest& request, std::span<const ItemRequest> items,
+Result<JobId> Directory::prepare_store(const StoreRequest& request,
+                                       std::span<const ItemRequest> items,
                                        std::vector<Evicted>& evicted) {
   evicted.clear();
   LEHR_TRY(check_items(request.ns, items, false));
@@ -141,9 +145,9 @@ Result<JobId> Directory::prepare_store(const StoreRequest& request, std::span<co
     JobItem& item = job.items[i];
     if (item.state != ItemState::kMove) continue;
     item.tier = kHostTier;
-    item.object = catalog_.create({request.ns, ns.tenant, items[i].key, ns.desc.block_bytes,
-                                   request.priority, allowed},
-                                  kHostTier, evicted);
+    item.object = catalog_.create(
+        {request.ns, ns.tenant, items[i].key, ns.desc.block_bytes, request.priority, allowed},
+        kHostTier, evicted);
     item.slot = catalog_.at(item.object).slot[kHostTier];
     begin_use(item, job.kind);
   }
@@ -154,7 +158,8 @@ Result<JobId> Directory::prepare_store(const StoreRequest& request, std::span<co
   return id;
 }
 
-Result<JobId> Directory::prepare_load(const LoadRequest& request, std::span<const ItemRequest> items) {
+Result<JobId> Directory::prepare_load(const LoadRequest& request,
+                                      std::span<const ItemRequest> items) {
   LEHR_TRY(check_items(request.ns, items, true));
   Claim* claim = request.claim == 0 ? nullptr : claims_.find(request.claim);
   if (request.claim != 0 && claim == nullptr) {
@@ -191,8 +196,9 @@ Result<JobId> Directory::prepare_load(const LoadRequest& request, std::span<cons
     job.items.push_back(out);
   }
   if (claim != nullptr && job.moving + claim->open_items > claim->held) {
-    const Error error = refused(Reason::kOverBudget, fmt::format("load: {} blocks, {} are being loaded, the claim holds {}",
-                                                                 job.moving, claim->open_items, claim->held));
+    const Error error = refused(
+        Reason::kOverBudget, fmt::format("load: {} blocks, {} are being loaded, the claim holds {}",
+                                         job.moving, claim->open_items, claim->held));
     count_refusal(error);
     return error;
   }
@@ -286,7 +292,8 @@ Status Directory::complete(JobId id, std::span<const ItemOutcome> outcomes) {
   }
   if (job->state != Job::State::kPrepared) return invalid("job: completed already");
   if (outcomes.size() != job->moving) {
-    return invalid(fmt::format("job: {} outcomes for {} items to move", outcomes.size(), job->moving));
+    return invalid(
+        fmt::format("job: {} outcomes for {} items to move", outcomes.size(), job->moving));
   }
   std::size_t next = 0;
   for (std::size_t i = 0; i < job->items.size(); ++i) {
@@ -303,8 +310,10 @@ Status Directory::complete(JobId id, std::span<const ItemOutcome> outcomes) {
 Status Directory::submit(JobId id) {
   Job* job = jobs_.find(id);
   if (job == nullptr) return stale_job();
-  if (!options_.moves_bytes) return unsupported("job: this runtime moves no bytes; complete the job instead");
-  if (job->state == Job::State::kDone && job->succeeded + job->failed == 0) return {};  // nothing to move
+  if (!options_.moves_bytes)
+    return unsupported("job: this runtime moves no bytes; complete the job instead");
+  if (job->state == Job::State::kDone && job->succeeded + job->failed == 0)
+    return {};  // nothing to move
   if (job->state != Job::State::kPrepared) return invalid("job: submitted already");
   job->state = Job::State::kQueued;
   submitted_.push_back(id);
@@ -323,7 +332,8 @@ Status Directory::cancel(JobId id) {
   Job* job = jobs_.find(id);
   if (job == nullptr) return stale_job();
   if (job->state == Job::State::kDone) return invalid("job: it is done");
-  if (job->state == Job::State::kRunning) return refused(Reason::kPending, "job: its bytes are moving");
+  if (job->state == Job::State::kRunning)
+    return refused(Reason::kPending, "job: its bytes are moving");
   submitted_.erase(std::remove(submitted_.begin(), submitted_.end(), id), submitted_.end());
   for (std::size_t i = 0; i < job->items.size(); ++i) {
     if (job->items[i].state == ItemState::kMove) {

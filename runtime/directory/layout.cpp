@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/directory/layout.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <xxhash.h>
-
-#include <algorithm>
 
 namespace lehr::directory {
 
@@ -42,16 +42,18 @@ Status check_layout(const Layout& l) {
   if (l.opaque_bytes > 0) {
     if (l.opaque_bytes > kMostBytes) return invalid("layout: opaque_bytes is more than 2^40");
     if (l.block_stride != 0 && l.block_stride < l.opaque_bytes) {
-      return invalid(fmt::format("layout: block_stride {} is less than opaque_bytes {}", l.block_stride,
-                                 l.opaque_bytes));
+      return invalid(fmt::format("layout: block_stride {} is less than opaque_bytes {}",
+                                 l.block_stride, l.opaque_bytes));
     }
     return {};
   }
   if (l.element_bytes == 0 || l.element_bytes > 16) {
     return invalid(fmt::format("layout: element_bytes {} is not in 1 to 16", l.element_bytes));
   }
-  const std::pair<const char*, std::uint32_t> counts[] = {
-      {"layers", l.layers}, {"kv_heads", l.kv_heads}, {"tokens", l.tokens}, {"head_dim", l.head_dim}};
+  const std::pair<const char*, std::uint32_t> counts[] = {{"layers", l.layers},
+                                                          {"kv_heads", l.kv_heads},
+                                                          {"tokens", l.tokens},
+                                                          {"head_dim", l.head_dim}};
   std::uint64_t product = 1;
   for (const auto& [name, value] : counts) {
     if (value == 0 || value > (1U << 20)) {
@@ -68,11 +70,13 @@ Status check_layout(const Layout& l) {
       {"head_stride", l.head_stride},   {"token_stride", l.token_stride},
       {"k_offset", l.k_offset},         {"v_offset", l.v_offset}};
   for (const auto& [name, value] : strides) {
-    if (value > kMostBytes) return invalid(fmt::format("layout: {} {} is more than 2^40", name, value));
+    if (value > kMostBytes)
+      return invalid(fmt::format("layout: {} {} is more than 2^40", name, value));
   }
   if (l.token_stride < row_bytes(l) + l.padding) {
-    return invalid(fmt::format("layout: token_stride {} is less than a row of {} bytes and {} of padding",
-                               l.token_stride, row_bytes(l), l.padding));
+    return invalid(
+        fmt::format("layout: token_stride {} is less than a row of {} bytes and {} of padding",
+                    l.token_stride, row_bytes(l), l.padding));
   }
   if (l.fused && l.v_offset != 0 && l.v_offset != l.k_offset + row_bytes(l) / 2) {
     return invalid("layout: a fused V lies right after its K; v_offset 0 says so");

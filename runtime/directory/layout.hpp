@@ -10,24 +10,24 @@
 
 namespace lehr::directory {
 
-/// How a block of an engine's pool lies in memory. All strides and offsets in bytes. `opaque_bytes` > 0:
-/// nothing is known but the size of a block, which is contiguous.
+/// How a block of an engine's pool lies in memory. All strides and offsets in bytes. `opaque_bytes`
+/// > 0: nothing is known but the size of a block, which is contiguous.
 struct Layout {
   Bytes opaque_bytes = 0;
-  std::uint32_t dtype = 0;          ///< a number for the element type; compared, never interpreted
+  std::uint32_t dtype = 0;  ///< a number for the element type; compared, never interpreted
   std::uint32_t element_bytes = 0;
   std::uint32_t layers = 0;
   std::uint32_t kv_heads = 0;
-  std::uint32_t tokens = 0;         ///< of a block
-  std::uint32_t head_dim = 0;       ///< elements of K, and of V
-  bool fused = false;               ///< K and V side by side in the last axis: K‖V, 2 x head_dim elements
+  std::uint32_t tokens = 0;    ///< of a block
+  std::uint32_t head_dim = 0;  ///< elements of K, and of V
+  bool fused = false;  ///< K and V side by side in the last axis: K‖V, 2 x head_dim elements
   std::uint64_t block_stride = 0;
   std::uint64_t layer_stride = 0;
   std::uint64_t head_stride = 0;
   std::uint64_t token_stride = 0;
   std::uint64_t k_offset = 0;
   std::uint64_t v_offset = 0;
-  std::uint32_t padding = 0;        ///< bytes after each row of elements that carry nothing
+  std::uint32_t padding = 0;  ///< bytes after each row of elements that carry nothing
 };
 
 using LayoutDigest = std::array<std::uint8_t, 16>;
@@ -47,12 +47,12 @@ Bytes contents_bytes(const Layout& layout);
 /// Bytes from a block's first byte to past its last.
 std::uint64_t span_bytes(const Layout& layout);
 
-/// The pieces of a block in the order in which they are stored: layer, K then V, head, token. Neighbouring
-/// rows are merged.
+/// The pieces of a block in the order in which they are stored: layer, K then V, head, token.
+/// Neighbouring rows are merged.
 std::vector<Run> block_runs(const Layout& layout);
 
-/// XXH3-128 of everything that decides which bytes mean what inside a block: not of block_stride, which
-/// only says where the next block is.
+/// XXH3-128 of everything that decides which bytes mean what inside a block: not of block_stride,
+/// which only says where the next block is.
 LayoutDigest layout_digest(const Layout& layout);
 
 }  // namespace lehr::directory

@@ -50,9 +50,7 @@ Service::~Service() {
   if (worker_.joinable()) worker_.join();
 }
 
-bool Service::idle() const {
-  return !running_ && !directory_.has_submitted();
-}
+bool Service::idle() const { return !running_ && !directory_.has_submitted(); }
 
 void Service::tell() {
   if (directory_.has_finished()) finished_.signal();
@@ -91,7 +89,8 @@ Result<bool> Service::wait(JobId id, std::int64_t bound_ns) {
     const Job* job = directory_.job(id);
     return job == nullptr || job->state == Job::State::kDone;
   };
-  if (directory_.job(id) == nullptr) return Error{Code::kStale, Reason::kNone, "job: released already"};
+  if (directory_.job(id) == nullptr)
+    return Error{Code::kStale, Reason::kNone, "job: released already"};
   if (directory_.job(id)->state == Job::State::kPrepared) {
     return invalid("job: not submitted, so it will not end");
   }

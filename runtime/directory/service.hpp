@@ -20,8 +20,8 @@ struct ServiceOptions {
   std::optional<BlockStoreOptions> store;  ///< absent: decides only, moves nothing
 };
 
-/// A directory that several threads may use, and the thread that carries its jobs out. The lock is held
-/// for bookkeeping only, never while bytes move. Thread-safe.
+/// A directory that several threads may use, and the thread that carries its jobs out. The lock is
+/// held for bookkeeping only, never while bytes move. Thread-safe.
 class Service {
  public:
   static Result<std::unique_ptr<Service>> create(const ServiceOptions& options);
@@ -53,7 +53,8 @@ class Service {
   Status complete(JobId job, std::span<const ItemOutcome> outcomes);
   /// Whether the job is done within the bound.
   Result<bool> wait(JobId job, std::int64_t bound_ns);
-  /// Whether all submitted jobs are done and every block that should be on NVMe is, within the bound.
+  /// Whether all submitted jobs are done and every block that should be on NVMe is, within the
+  /// bound.
   bool drain(std::int64_t bound_ns);
   /// The next finished job, or nothing. When none is left the event descriptor is cleared.
   std::optional<JobId> poll();
@@ -66,8 +67,8 @@ class Service {
  private:
   static constexpr int kTries = 256;
 
-  Service(const ServiceOptions& options, std::unique_ptr<BlockStore> store, transfer::EventFd finished,
-          transfer::EventFd wake);
+  Service(const ServiceOptions& options, std::unique_ptr<BlockStore> store,
+          transfer::EventFd finished, transfer::EventFd wake);
   void run();
   void run_job(JobId id);
   bool idle() const;
@@ -81,7 +82,7 @@ class Service {
   transfer::EventFd finished_;
   transfer::EventFd wake_;
   bool stop_ = false;
-  bool running_ = false;   ///< a job's bytes are moving
+  bool running_ = false;  ///< a job's bytes are moving
   std::thread worker_;
 };
 

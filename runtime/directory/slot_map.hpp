@@ -8,8 +8,8 @@
 
 namespace lehr::directory {
 
-/// Objects by a 48-bit id: generation (24 bits, never 0) and slot (24 bits). An id that was erased is not
-/// found again until its slot was reused 2^24 times. `seed` makes two maps' ids differ.
+/// Objects by a 48-bit id: generation (24 bits, never 0) and slot (24 bits). An id that was erased
+/// is not found again until its slot was reused 2^24 times. `seed` makes two maps' ids differ.
 template <class T>
 class SlotMap {
  public:

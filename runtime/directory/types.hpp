@@ -10,8 +10,8 @@
 #include "kernels/base/result.hpp"
 #include "kernels/base/units.hpp"
 
-// The placement level's words: blocks of an engine's pools, named by content keys, with copies on Lehr's
-// own tiers below those pools.
+// The placement level's words: blocks of an engine's pools, named by content keys, with copies on
+// Lehr's own tiers below those pools.
 
 namespace lehr::directory {
 
@@ -57,11 +57,11 @@ struct Event {
 /// How one item of a job, or one key of a look-up, stands.
 enum class ItemState : std::uint8_t {
   kMiss = 0,
-  kHit = 1,        ///< look-up: a valid copy
-  kPending = 2,    ///< another job is storing the key
-  kMove = 3,       ///< the bytes are to be moved
-  kPresent = 4,    ///< store: a valid copy is there already
-  kSkipped = 5,    ///< store: named twice, or not to be stored
+  kHit = 1,      ///< look-up: a valid copy
+  kPending = 2,  ///< another job is storing the key
+  kMove = 3,     ///< the bytes are to be moved
+  kPresent = 4,  ///< store: a valid copy is there already
+  kSkipped = 5,  ///< store: named twice, or not to be stored
   kDone = 6,
   kFailed = 7,
   kCancelled = 8,
