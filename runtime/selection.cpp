@@ -25,10 +25,11 @@
 namespace lehr {
 namespace {
 
-/// 2^31 * 2^(-i/8): the share of code c is kOctave[c % 8] >> (c / 8).
-constexpr std::array<std::uint32_t, 8> kOctave = {2147483648U, 1969229276U, 1805811301U,
-                                                  1655954786U, 1518500250U, 1392470869U,
-                                                  1276901417U, 1170923762U};
+/// 2^31 * 2^(-i/8), rounded down: the share of code c is kOctave[c % 8] >> (c / 8), rounded down
+/// too.
+constexpr std::array<std::uint32_t, 8> kOctave = {2147483648U, 1969251187U, 1805811301U,
+                                                  1655936264U, 1518500249U, 1392470868U,
+                                                  1276901416U, 1170923761U};
 
 /// A share in 31-bit fixed point: exact to add, so that the same pages are chosen everywhere.
 constexpr std::array<std::uint32_t, 256> make_weights() {
