@@ -96,10 +96,12 @@ void Ascent::step(Weights& weights, double rate) const {
 
 void Ascent::climb(std::uint32_t rounds, double rate) {
   Weights weights = best_weights_;
-  // Multiplicative steps never leave zero: start a little inside.
+  // Multiplicative steps never leave zero: start a hair inside, near enough to lose next to
+  // nothing.
+  constexpr double kInside = 5e-4;
   for (Tick t = from_; t < instance_.ticks(); ++t) {
-    for (double& w : weights.share[t]) w = 0.98 * w + 0.02 / 3;
-    weights.slot[t] += 0.004 * costs_[t].hbm.slope / instance_.layers;
+    for (double& w : weights.share[t]) w = (1 - kInside) * w + kInside / 3;
+    weights.slot[t] += 0.2 * kInside * costs_[t].hbm.slope / instance_.layers;
   }
   for (std::uint32_t round = 0; round < rounds; ++round) {
     evaluate(weights);

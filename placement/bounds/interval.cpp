@@ -10,13 +10,7 @@ namespace lehr::placement::bounds {
 
 namespace {
 
-constexpr double kRate = 0.1;
-
-void start(const Instance& instance, std::span<const TickCost> costs, Ascent& ascent) {
-  for (const double reach : {1.0, 2.0, 4.0, 8.0}) {
-    ascent.evaluate(water_fill_weights(instance, costs, reach));
-  }
-}
+constexpr double kRate = 0.02;
 
 }  // namespace
 
@@ -25,7 +19,10 @@ BoundValue interval_bound(const Instance& instance, std::span<const TickCost> co
   const VisitChains chains = visit_chains(instance);
   IntervalPricer all(instance, chains, 1);
   Ascent whole(instance, costs, all, 1, 0);
-  start(instance, costs, whole);
+  std::vector<Window> windows;
+  best_windows(instance, costs, options.warmup_steps, &windows);
+  const Weights start = window_weights(instance, costs, windows);
+  whole.evaluate(start);
 
   // What does not fit into the budget with all pages is done with a sample of them first.
   const std::uint64_t visits = std::max<std::uint64_t>(1, all.visits());
@@ -46,7 +43,7 @@ BoundValue interval_bound(const Instance& instance, std::span<const TickCost> co
   const auto from = static_cast<Tick>(std::min<std::uint64_t>(warmup, instance.ticks()));
   Ascent rest(instance, costs, all, 1, from);
   rest.evaluate(whole.best_weights());
-  start(instance, costs, rest);
+  rest.evaluate(start);
   if (from > 0)
     rest.climb(static_cast<std::uint32_t>(std::min<std::uint64_t>(rounds, affordable / 4)), kRate);
   return {"LB2", whole.best(), rest.best()};

@@ -15,6 +15,9 @@ Result<Bound> lower_bound(const Instance& instance, const BoundOptions& options)
   if (options.water_fill) {
     out.each.push_back(bounds::water_fill(instance, costs, options.warmup_steps));
   }
+  if (options.windows) {
+    out.each.push_back(bounds::best_windows(instance, costs, options.warmup_steps));
+  }
   if (options.interval) out.each.push_back(bounds::interval_bound(instance, costs, options));
   for (const BoundValue& value : out.each) {
     if (out.best.name.empty() || value.total > out.best.total) {
