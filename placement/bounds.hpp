@@ -9,11 +9,13 @@
 namespace lehr::placement {
 
 struct BoundOptions {
-  bool water_fill = true;                    ///< LB0
-  bool interval = true;                      ///< LB2
-  std::uint32_t warmup_steps = 16;           ///< left out of `without_warmup`
-  std::uint32_t rounds = 200;                ///< of LB2's ascent
-  std::uint64_t visit_budget = 120'000'000;  ///< visits LB2 may price, at about 12 ns each
+  bool water_fill = true;           ///< LB0: water-fill of each step
+  bool windows = true;              ///< LB1: exact packing of intervals, by windows of any length
+  bool interval = true;             ///< LB2: Lagrangian of the intervals, from LB1's prices on
+  std::uint32_t warmup_steps = 16;  ///< left out of `without_warmup`
+  std::uint32_t rounds = 80;        ///< of LB2's ascent
+  /// Visits that LB2 may price in all, at about 12 ns each.
+  std::uint64_t visit_budget = 120'000'000;
 };
 
 /// A lower bound on the predicted time of every plan for an instance, prefetching ones included.
@@ -21,8 +23,8 @@ struct BoundOptions {
 struct BoundValue {
   std::string name;  ///< LB0, LB1 or LB2
   Seconds total = 0;
-  Seconds without_warmup =
-      0;  ///< over the steps past the warm-up, HBM's content at their start being free
+  /// Over the steps past the warm-up, whatever HBM holds when they begin.
+  Seconds without_warmup = 0;
 };
 
 struct Bound {
