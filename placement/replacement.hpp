@@ -32,8 +32,8 @@ class Replacement {
 
   /// What leaves to make room for `incoming`: a resident object with guard 0; `incoming` itself to
   /// bypass it; kNoPage if nothing is evictable. Without an `incoming` (kNoPage) room is needed in
-  /// any case. Changes no residency. `guard` covers every resident id; ids past its end have guard
-  /// 0.
+  /// any case. Changes no residency. If insert() does not follow, the visit counts as bypassed.
+  /// `guard` covers every resident id; ids past its end have guard 0.
   virtual PageId victim(PageId incoming, Tick next_use, std::span<const std::uint16_t> guard) = 0;
 
   /// A resident object leaves by this order's own choice: it may be remembered as a ghost.
