@@ -67,6 +67,11 @@ Result<std::unique_ptr<PageFile>> PageFile::open(const PageFileConfig& config) {
   return file;
 }
 
+PageFile::~PageFile() {
+  // An io_uring lets go of registered files some time after it is closed, and would keep the lock alive.
+  if (!path_.empty() && fd_) ::flock(fd_.get(), LOCK_UN);
+}
+
 Status PageFile::open_scratch(const PageFileConfig& config) {
   fd_ = Fd(::open(config.path.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (!fd_ && (errno == EOPNOTSUPP || errno == EISDIR)) {

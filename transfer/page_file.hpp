@@ -44,6 +44,7 @@ class PageFile final : public Store {
   static constexpr Bytes kBlock = 4096;
 
   static Result<std::unique_ptr<PageFile>> open(const PageFileConfig& config);
+  ~PageFile() override;
 
   Address address(SlotId slot) const override;
   int fd() const { return fd_.get(); }

@@ -234,6 +234,7 @@ struct WriteThrough {
         collect();
         REQUIRE(on_disk.count(page) == 1);
       }
+      if (trusting) REQUIRE(world.engine().wait_all(kLong));  // what was accepted may finish
       oldest.pop_front();
       REQUIRE(world.engine().release(place));
     }

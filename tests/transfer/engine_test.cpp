@@ -149,7 +149,7 @@ TEST_CASE("A batch says of each move what became of it; an atomic one is taken w
   CHECK(out[0].job != 0);
   CHECK(out[1].job != 0);
   CHECK(out[2].job == 0);
-  CHECK(out[2].reason == Reason::kOverBudget);
+  CHECK(out[2].reason == Reason::kNoEvictable);  // both slots are being filled
   REQUIRE(world.engine().wait(ticket, kLong));
   CHECK(world.intact({kHbm, out[0].slot}, 0));
   CHECK(world.intact({kHbm, out[1].slot}, 1));
@@ -206,7 +206,10 @@ TEST_CASE("An urgent move overtakes background moves that wait") {
   REQUIRE(world.engine().wait_all(kLong));
   std::vector<PageId> order;
   for (int i = 0; i < 5; ++i) order.push_back(world.next_result().page);
-  CHECK(order == std::vector<PageId>{0, 9, 1, 2, 3});
+  // The first had started; the mover may still let the urgent one pass.
+  CHECK((order[0] == 9 || order[1] == 9));
+  std::erase(order, PageId{9});
+  CHECK(order == std::vector<PageId>{0, 1, 2, 3});
 }
 
 TEST_CASE("A step's byte budget is kept on the link, and the next step goes on") {

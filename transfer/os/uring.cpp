@@ -33,8 +33,6 @@ struct InFlight {
 
 struct Uring::State {
   io_uring ring{};
-  unsigned depth = 0;
-  bool fixed_files = false;
   std::vector<int> files;
   std::vector<std::span<std::byte>> buffers;
   std::optional<EventFd> event;
@@ -44,6 +42,8 @@ struct Uring::State {
 
   ~State() {
     drain();
+    if (!buffers.empty()) io_uring_unregister_buffers(&ring);
+    if (!files.empty()) io_uring_unregister_files(&ring);
     io_uring_queue_exit(&ring);
   }
 
@@ -143,7 +143,6 @@ Result<Uring> Uring::create(unsigned depth) {
   }
   auto state = std::make_unique<State>();
   state->ring = *ring;
-  state->depth = depth;
   state->requests.resize(depth);
   for (unsigned i = depth; i-- > 0;) state->free_requests.push_back(i);
   LEHR_ASSIGN(state->event, EventFd::create());
