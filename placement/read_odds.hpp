@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/exchange.hpp"
+
+namespace lehr::placement {
+
+/// How likely each page is to be read in the next step, learnt while decoding: a page's history falls in
+/// one of a few thousand cells, and what became of the pages of each cell before says the odds. The
+/// cells are shared by all layers and sequences. History of a page: steps since its last read, decayed
+/// frequencies of reading (half-lives 8 and 32 steps), and by how many octaves its mass missed or passed
+/// the smallest mass that its group selected.
+///
+/// Only odds(), gap() and history of pages that observe() saw in some layer are meaningful. Costs about
+/// 10 ns a page and step. Not thread-safe; deterministic.
+class ReadOdds {
+ public:
+  struct Options {
+    double forget = 0.995;  ///< weight of the past after a step
+    double prior = 6;       ///< observations that the coarser estimate counts for
+    bool use_mass = true;   ///< false: history of reads only
+  };
+
+  ReadOdds() : ReadOdds(Options{}) {}
+  explicit ReadOdds(const Options& options);
+
+  /// Pages that exist from now on, with no history.
+  void add(std::span<const PageId> pages, Step step);
+
+  /// Learns from what this layer read, then estimates the odds that the next step reads each page of it.
+  void observe(const LayerView& view);
+
+  float odds(PageId page) const { return odds_[page]; }
+  /// Steps since the last read; 0 if read in the step observed last. Large if never read.
+  std::uint32_t gap(PageId page, Step now) const { return now - last_read_[page]; }
+  std::size_t size() const { return odds_.size(); }
+
+ private:
+  static constexpr std::uint32_t kGaps = 14;
+  static constexpr std::uint32_t kRates = 9;
+  static constexpr std::uint32_t kMargins = 16;
+  static constexpr std::uint32_t kCells = kGaps * kRates * kMargins;
+  static constexpr std::uint16_t kNoCell = kCells;
+  static constexpr Step kNeverRead = Step{0} - (Step{1} << 30);
+
+  struct Counts {
+    double seen = 0;
+    double read = 0;
+  };
+
+  void reach(PageId page);
+  void fold(Step step);
+  void observe_group(const GroupView& group, const LayerView& view);
+  void observe_run(PageId first, std::uint32_t position, std::uint32_t length, const LayerView& view);
+  int threshold(const GroupView& group) const;
+  void set_margins(const GroupView& group);
+
+  Options options_;
+  Step step_ = 0;
+
+  // By page.
+  std::vector<float> odds_;
+  std::vector<float> rate8_;
+  std::vector<float> rate32_;
+  std::vector<float> margin_;       ///< decayed, half-life 2
+  std::vector<float> peak_margin_;  ///< largest, falling by a quarter octave a step
+  std::vector<Step> last_read_;
+  std::vector<Step> born_;
+  std::vector<Tick> seen_;          ///< tick of the last observation; shared pages are seen once
+  std::vector<std::uint16_t> cell_;
+
+  // By cell.
+  std::array<std::uint64_t, kCells + 1> fresh_{};  ///< of this step: pages in the low half, reads in the high
+  std::array<Counts, kCells> counts_{};
+  std::array<float, kCells + 1> cell_odds_{};
+
+  // From a value to the bin of a cell.
+  std::array<std::uint8_t, 202> gap_bin_{};
+  std::array<std::uint8_t, 101> rate8_bin_{};
+  std::array<std::uint8_t, 1001> rate32_bin_{};
+  std::array<std::uint8_t, 361> margin_bin_{};
+  std::array<float, 64> exposure8_{};   ///< 1 / (1 - 2^(-age / 8))
+  std::array<float, 256> exposure32_{};
+
+  // Of the group in hand.
+  std::vector<std::uint8_t> read_;
+  std::vector<float> group_margin_;
+};
+
+}  // namespace lehr::placement
