@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// The step level: sequences and decode steps.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/capi/boundary.hpp"
+
+namespace lehr::capi {
+namespace {
+
+Result<runtime::SequenceId> sequence_of(Instance& instance, lehr_sequence handle) {
+  LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kSequence, instance, handle.id));
+  const runtime::SequenceId* found = instance.sequences.find(id);
+  if (found == nullptr) return Error{Code::kStale, Reason::kNone, "the sequence was released"};
+  return *found;
+}
+
+lehr_sequence new_sequence(Instance& instance, runtime::SequenceId id) {
+  return {make_handle(Kind::kSequence, instance, instance.sequences.insert(id))};
+}
+
+Status no_stream(const void* stream) {
+  if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
+  return {};
+}
+
+lehr_step_report to_c(const runtime::StepReport& r, std::size_t links) {
+  lehr_step_report out{};
+  out.link_count = static_cast<uint32_t>(std::min<std::size_t>(links, LEHR_MAX_LINKS));
+  out.total_seconds = r.total;
+  out.exposed_seconds = r.exposed;
+  out.compute_seconds = r.time.compute;
+  out.hbm_seconds = r.time.hbm;
+  out.links_seconds = r.time.links;
+  out.control_seconds = r.time.control;
+  out.stall_seconds = r.time.stall;
+  out.measured_seconds = r.measured;
+  out.reads = r.reads;
+  out.hits = r.hits;
+  out.misses = r.misses;
+  out.tail_reads = r.tail_reads;
+  out.installed = r.installed;
+  out.promoted = r.promoted;
+  out.promoted_used = r.promoted_used;
+  out.written_back = r.written_back;
+  out.staged = r.staged;
+  out.dropped = r.dropped;
+  out.forced_drops = r.forced_drops;
+  out.refused_promotions = r.refused_promotions;
+  out.busy_write_backs = r.busy_write_backs;
+  static_assert(placement::kMaxLinks == LEHR_MAX_LINKS);
+  for (std::size_t i = 0; i < out.link_count; ++i) {
+    out.link_seconds[i] = r.time.link[i];
+    out.link_bytes[i] = r.link[i].bytes;
+    out.link_transfers[i] = r.link[i].count;
+  }
+  return out;
+}
+
+// After these the step loop's state is not to be trusted.
+bool breaks(const Error& error) {
+  return error.code == Code::kInternal || error.code == Code::kCorrupt || error.code == Code::kIo;
+}
+
+Status keep(Instance& instance, Status done) {
+  if (!done && breaks(done.error())) instance.step_broken = done.error().what;
+  return done;
+}
+
+template <class One>
+lehr_status each_sequence(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
+                          lehr_status* statuses, One one) {
+  return with_step(runtime, [&](Instance& instance) -> Result<lehr_status> {
+    if (count > 0) LEHR_TRY(not_null(sequences, "sequences"));
+    return batch(count, statuses, [&](std::size_t i) -> Status {
+      LEHR_ASSIGN(const runtime::SequenceId id, sequence_of(instance, sequences[i]));
+      return keep(instance, one(instance, id, i));
+    });
+  });
+}
+
+Result<runtime::GroupSelection> group_of(Instance& instance, const lehr_selection& given) {
+  runtime::GroupSelection group;
+  LEHR_ASSIGN(group.sequence, sequence_of(instance, given.sequence));
+  group.kv_head = given.kv_head;
+  if (given.page_count > 0) LEHR_TRY(not_null(given.pages, "selection.pages"));
+  group.pages = {given.pages, given.page_count};
+  if (given.next_use != nullptr) group.next_use = {given.next_use, given.page_count};
+  if (given.filled_next_use != 0) group.filled_next_use = given.filled_next_use;
+  if (given.mass != nullptr || given.peak != nullptr) {
+    const std::uint64_t tokens = instance.step->tokens(group.sequence).value_or(0);
+    const std::uint32_t pages = instance.step->options().geometry.pages_for(tokens);
+    if (given.code_count != pages) {
+      return invalid(fmt::format("selection.code_count: {}, the context has {} pages", given.code_count,
+                                 pages),
+                     Reason::kOutOfRange);
+    }
+    group.mass = given.mass;
+    group.peak = given.peak;
+  }
+  return group;
+}
+
+}  // namespace
+}  // namespace lehr::capi
+
+using namespace lehr;
+using namespace lehr::capi;
+
+extern "C" {
+
+lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_sequence_desc* items, size_t count,
+                                 lehr_sequence* out) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    if (count == 0) return {};
+    LEHR_TRY(not_null(out, "out"));
+    LEHR_ASSIGN(const auto given, StructArray<const lehr_sequence_desc>::of(items, count, "items"));
+    std::vector<runtime::SequenceInfo> infos;
+    for (std::size_t i = 0; i < count; ++i) {
+      LEHR_ASSIGN(const lehr_sequence_desc desc, given.read(i, "items"));
+      if (desc.flags != 0) return invalid("items.flags: expected 0");
+      runtime::SequenceInfo info;
+      info.prompt_tokens = desc.prompt_tokens;
+      if (desc.first_use_count > 0) LEHR_TRY(not_null(desc.first_use, "items.first_use"));
+      if (desc.first_use != nullptr) info.first_use = {desc.first_use, desc.first_use_count};
+      infos.push_back(info);
+    }
+    auto made = instance.step->create_sequences(infos);
+    if (!made) return keep(instance, std::move(made).error());
+    for (std::size_t i = 0; i < count; ++i) out[i] = new_sequence(instance, (*made)[i]);
+    return {};
+  });
+}
+
+lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parents, size_t count,
+                               lehr_sequence* out, lehr_status* statuses) {
+  return each_sequence(runtime, parents, count, statuses,
+                       [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
+                         LEHR_TRY(not_null(out, "out"));
+                         out[i] = {0};
+                         LEHR_ASSIGN(const runtime::SequenceId child, instance.step->fork(id));
+                         out[i] = new_sequence(instance, child);
+                         return {};
+                       });
+}
+
+lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
+                                  lehr_status* statuses) {
+  return each_sequence(runtime, sequences, count, statuses,
+                       [](Instance& instance, runtime::SequenceId id, std::size_t) {
+                         return instance.step->suspend(id);
+                       });
+}
+
+lehr_status lehr_sequence_resume(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
+                                 lehr_status* statuses) {
+  return each_sequence(runtime, sequences, count, statuses,
+                       [](Instance& instance, runtime::SequenceId id, std::size_t) {
+                         return instance.step->resume(id);
+                       });
+}
+
+lehr_status lehr_sequence_release(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
+                                  lehr_status* statuses) {
+  return each_sequence(runtime, sequences, count, statuses,
+                       [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
+                         LEHR_TRY(instance.step->release(id));
+                         LEHR_ASSIGN(const std::uint64_t slot,
+                                     handle_id(Kind::kSequence, instance, sequences[i].id));
+                         instance.sequences.erase(slot);
+                         return {};
+                       });
+}
+
+lehr_status lehr_sequence_tokens(lehr_runtime runtime, lehr_sequence sequence, uint64_t* out) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    LEHR_TRY(not_null(out, "out"));
+    LEHR_ASSIGN(const runtime::SequenceId id, sequence_of(instance, sequence));
+    *out = instance.step->tokens(id).value_or(0);
+    return {};
+  });
+}
+
+lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences, size_t count, void* stream) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    LEHR_TRY(no_stream(stream));
+    if (count > 0) LEHR_TRY(not_null(sequences, "sequences"));
+    std::vector<runtime::SequenceId> ids;
+    for (std::size_t i = 0; i < count; ++i) {
+      LEHR_ASSIGN(const runtime::SequenceId id, sequence_of(instance, sequences[i]));
+      ids.push_back(id);
+    }
+    return keep(instance, instance.step->begin_step(ids));
+  });
+}
+
+lehr_status lehr_step_layer(lehr_runtime runtime, uint32_t layer, const lehr_selection* groups, size_t count) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    LEHR_ASSIGN(const auto given, StructArray<const lehr_selection>::of(groups, count, "groups"));
+    std::vector<runtime::GroupSelection> selections;
+    selections.reserve(given.size());
+    for (std::size_t i = 0; i < given.size(); ++i) {
+      LEHR_ASSIGN(const lehr_selection selection, given.read(i, "groups"));
+      LEHR_ASSIGN(const runtime::GroupSelection group, group_of(instance, selection));
+      selections.push_back(group);
+    }
+    return keep(instance, instance.step->run_layer(layer, selections));
+  });
+}
+
+lehr_status lehr_step_end(lehr_runtime runtime, lehr_step_report* out) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    std::uint32_t size = 0;
+    if (out != nullptr) {
+      LEHR_ASSIGN(size, check_size(out, "out"));
+    }
+    auto report = instance.step->end_step();
+    if (!report) return keep(instance, std::move(report).error());
+    if (out != nullptr) write_struct(out, size, to_c(*report, instance.platform.links.size()));
+    return {};
+  });
+}
+
+lehr_status lehr_step_abandon(lehr_runtime runtime) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    if (!instance.step->in_step()) return invalid("no step is open");
+    instance.step->abandon_step();
+    return {};
+  });
+}
+
+lehr_status lehr_step_totals(lehr_runtime runtime, lehr_step_report* out) {
+  return with_step(runtime, [&](Instance& instance) -> Status {
+    LEHR_ASSIGN(const std::uint32_t size, check_size(out, "out"));
+    write_struct(out, size, to_c(instance.step->totals(), instance.platform.links.size()));
+    return {};
+  });
+}
+
+}  // extern "C"

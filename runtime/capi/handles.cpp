@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/capi/handles.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace lehr::capi {
+
+namespace {
+
+constexpr unsigned kKindShift = 56;
+constexpr unsigned kTagShift = 48;
+constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kTagShift) - 1;
+
+Error stale(const char* what) { return {Code::kStale, Reason::kNone, what}; }
+
+}  // namespace
+
+std::uint64_t make_handle(Kind kind, const Instance& instance, std::uint64_t id) {
+  return (static_cast<std::uint64_t>(kind) << kKindShift) |
+         (std::uint64_t{instance.tag} << kTagShift) | (id & kIdMask);
+}
+
+Result<std::uint64_t> handle_id(Kind kind, const Instance& instance, std::uint64_t handle) {
+  if (handle == 0) return stale("a null handle");
+  if (handle >> kKindShift != static_cast<std::uint64_t>(kind)) return stale("a handle of another kind");
+  if (((handle >> kTagShift) & 0xFF) != instance.tag) return stale("a handle of another runtime");
+  return handle & kIdMask;
+}
+
+Registry::Registry() {
+  void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page != MAP_FAILED && ::madvise(page, 4096, MADV_WIPEONFORK) == 0) {
+    *static_cast<std::uint8_t*>(page) = 1;
+    not_forked_ = static_cast<const volatile std::uint8_t*>(page);
+  } else {
+    owner_ = ::getpid();
+  }
+}
+
+bool Registry::is_forked() const {
+  return not_forked_ != nullptr ? *not_forked_ == 0 : ::getpid() != owner_;
+}
+
+Registry* Registry::get() {
+  // Never deleted; and before any lock is taken, as a lock may have been held at the moment of the fork.
+  static Registry* const registry = new Registry;
+  return registry->is_forked() ? nullptr : registry;
+}
+
+std::uint64_t Registry::add(std::shared_ptr<Instance> instance) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const std::uint64_t id = instances_.insert(instance);
+  instance->tag = static_cast<std::uint8_t>(id & 0xFF);
+  return (static_cast<std::uint64_t>(Kind::kRuntime) << kKindShift) | id;
+}
+
+Result<std::shared_ptr<Instance>> Registry::find(std::uint64_t handle) {
+  if (handle == 0) return stale("a null runtime");
+  if (handle >> kTagShift != static_cast<std::uint64_t>(Kind::kRuntime) << (kKindShift - kTagShift)) {
+    return stale("not a handle of a runtime");
+  }
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const std::shared_ptr<Instance>* found = instances_.find(handle & kIdMask);
+  if (found == nullptr) return stale("the runtime was closed");
+  return *found;
+}
+
+Result<std::shared_ptr<Instance>> Registry::remove(std::uint64_t handle) {
+  LEHR_ASSIGN(std::shared_ptr<Instance> found, find(handle));
+  const std::lock_guard<std::mutex> hold(mutex_);
+  if (instances_.find(handle & kIdMask) == nullptr) return stale("the runtime was closed");
+  instances_.erase(handle & kIdMask);
+  return found;
+}
+
+}  // namespace lehr::capi

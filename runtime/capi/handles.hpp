@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <sys/types.h>
+#include <utility>
+
+#include "kernels/base/result.hpp"
+#include "runtime/capi/instance.hpp"
+#include "runtime/directory/slot_map.hpp"
+
+namespace lehr::capi {
+
+/// What a handle names; its top byte.
+enum class Kind : std::uint8_t {
+  kRuntime = 1,
+  kSequence = 2,
+  kNamespace = 3,
+  kPool = 4,
+  kJob = 5,
+  kLease = 6,
+  kClaim = 7,
+};
+
+/// handle = kind (8 bits) | runtime tag (8) | generation (24) | slot (24). The tag and the generations' seed
+/// differ between runtimes, so that one's handles mean nothing to another.
+std::uint64_t make_handle(Kind kind, const Instance& instance, std::uint64_t id);
+/// The 48-bit id of a handle that is of this kind and runtime; else kStale.
+Result<std::uint64_t> handle_id(Kind kind, const Instance& instance, std::uint64_t handle);
+
+/// The runtimes of the process by handle: the one mutable global beside the thread's latest error. It is never
+/// destroyed, as threads of runtimes that were not closed may outlive static destructors.
+class Registry {
+ public:
+  /// Null in a forked child of a process that used the library.
+  static Registry* get();
+
+  std::uint64_t add(std::shared_ptr<Instance> instance);
+  /// Calls under way keep what they found alive.
+  Result<std::shared_ptr<Instance>> find(std::uint64_t handle);
+  Result<std::shared_ptr<Instance>> remove(std::uint64_t handle);
+  /// Another number for each runtime, to tell their ids apart.
+  std::uint32_t next_seed() { return seeds_.fetch_add(1) * 7919U + 1U; }
+
+ private:
+  Registry();
+  bool is_forked() const;
+
+  std::mutex mutex_;
+  directory::SlotMap<std::shared_ptr<Instance>> instances_;
+  std::atomic<std::uint32_t> seeds_{1};
+  const volatile std::uint8_t* not_forked_ = nullptr;  ///< a page that the kernel wipes in children
+  pid_t owner_ = 0;                                    ///< where the kernel has no such page
+};
+
+}  // namespace lehr::capi

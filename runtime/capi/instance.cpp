@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/capi/instance.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "runtime/config/profile.hpp"
+#include "runtime/machines/host.hpp"
+#include "runtime/machines/sim.hpp"
+#include "transfer/faults.hpp"
+
+namespace lehr::capi {
+
+namespace {
+
+constexpr std::uint64_t kMostPages = std::numeric_limits<std::uint32_t>::max() / 2;
+
+Result<std::uint32_t> pages_of(const config::Capacity& capacity, Bytes total, Bytes page_bytes,
+                               const std::string& key) {
+  auto bytes = capacity.resolve(total, page_bytes);
+  if (!bytes) return invalid(fmt::format("{}: {}", key, bytes.error().what));
+  if (total != 0 && *bytes > total) {
+    return invalid(fmt::format("{}: {} bytes, the profile's machine has {}", key, *bytes, total),
+                   Reason::kOutOfRange);
+  }
+  if (*bytes / page_bytes > kMostPages) {
+    return invalid(fmt::format("{}: {} pages, at most {}", key, *bytes / page_bytes, kMostPages),
+                   Reason::kOutOfRange);
+  }
+  return static_cast<std::uint32_t>(*bytes / page_bytes);
+}
+
+const config::Capacity& capacity_of(const config::Config& config, const std::string& tier) {
+  static const config::Capacity none;
+  if (tier == "hbm") return config.capacity_hbm;
+  if (tier == "host") return config.capacity_host;
+  return tier == "nvme" ? config.capacity_nvme : none;
+}
+
+// Unset capacities: the profile's on sim, which takes no memory; none elsewhere.
+Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, MachineKind machine,
+                                              const placement::Platform& platform, Bytes page_bytes) {
+  std::vector<std::uint32_t> pages;
+  for (const placement::Tier& tier : platform.tiers) {
+    const config::Capacity& given = capacity_of(config, tier.name);
+    const std::string key = "capacity." + tier.name;
+    if (given.set()) {
+      LEHR_ASSIGN(const std::uint32_t count, pages_of(given, tier.capacity, page_bytes, key));
+      pages.push_back(count);
+    } else if (machine == MachineKind::kSim) {
+      pages.push_back(static_cast<std::uint32_t>(std::min(tier.capacity / page_bytes, kMostPages)));
+    } else {
+      pages.push_back(0);
+    }
+  }
+  if (pages[kHbm] == 0) return invalid("capacity.hbm: needed on this machine, at least one page");
+  if (pages[platform.home] == 0) {
+    return invalid(fmt::format("capacity.{}: needed on this machine, it is the pages' home",
+                               platform.tiers[platform.home].name));
+  }
+  return pages;
+}
+
+Status open_step_level(Instance& instance) {
+  const config::Config& config = instance.config;
+  runtime::RuntimeOptions options;
+  options.platform = instance.platform;
+  options.geometry = config.geometry();
+  options.page_bytes = config.geometry_page_bytes;
+  options.weights_bytes = config.step_weights_bytes;
+  options.cold = config.policy_cold;
+  options.seed = config.top_seed;
+  options.heat_half_life = static_cast<float>(config.policy_heat_half_life);
+  options.policy = config.policy_name;
+  options.policy_parameters = config.policy_parameters;
+  const Bytes page_bytes =
+      options.page_bytes != 0 ? options.page_bytes : options.geometry.page_bytes();
+  LEHR_ASSIGN(options.tier_pages,
+              tier_pages(config, instance.machine, instance.platform, page_bytes));
+  std::unique_ptr<runtime::Machine> machine;
+  if (instance.machine == MachineKind::kSim) {
+    machine = runtime::make_sim_machine();
+  } else {
+    runtime::HostMachineOptions host;
+    host.platform = instance.platform;
+    host.tier_pages = options.tier_pages;
+    host.page_bytes = page_bytes;
+    host.nvme_directory = config.nvme_path;
+    LEHR_ASSIGN(machine, runtime::make_host_machine(host));
+  }
+  LEHR_ASSIGN(instance.step, runtime::Runtime::create(std::move(options), std::move(machine)));
+  return {};
+}
+
+Status open_placement_level(Instance& instance) {
+  const config::Config& config = instance.config;
+  directory::ServiceOptions options;
+  directory::CatalogOptions& catalog = options.directory.catalog;
+  catalog.block_bytes = config.placement_block_bytes;
+  const auto slots = [&](const config::Capacity& capacity, const char* tier, const std::string& key)
+      -> Result<std::uint32_t> {
+    if (!capacity.set()) return 0U;
+    const auto index = instance.platform.tier(tier);
+    const Bytes total = index ? instance.platform.tiers[*index].capacity : 0;
+    return pages_of(capacity, total, catalog.block_bytes, key);
+  };
+  LEHR_ASSIGN(catalog.slots[directory::kHostTier],
+              slots(config.placement_host, "host", "placement.host"));
+  LEHR_ASSIGN(catalog.slots[directory::kNvmeTier],
+              slots(config.placement_nvme, "nvme", "placement.nvme"));
+  if (catalog.slots[directory::kHostTier] == 0) {
+    return invalid("placement.host: needed, at least one block");
+  }
+  catalog.most_keys = static_cast<std::uint32_t>(config.placement_keys);
+  catalog.high_watermark = config.placement_high_watermark;
+  catalog.low_watermark = config.placement_low_watermark;
+  catalog.drop_when_busy = config.placement_when_busy == "drop";
+  catalog.write_queue = static_cast<std::uint32_t>(config.placement_write_queue);
+  catalog.events = config.placement_events;
+  options.directory.most_jobs = static_cast<std::uint32_t>(config.placement_jobs);
+  options.directory.id_seed = instance.seed;
+  options.directory.moves_bytes = instance.machine == MachineKind::kHost;
+  auto faults = transfer::FaultPlan::parse(config.top_faults);
+  if (!faults) return invalid("faults: " + faults.error().what);
+  options.directory.whole_claims = faults->guards(transfer::Guard::kReservation);
+  if (options.directory.moves_bytes) {
+    options.store.emplace();
+    options.store->block_bytes = catalog.block_bytes;
+    options.store->slots = catalog.slots;
+    options.store->nvme_directory = config.nvme_path;
+    options.store->faults = *std::move(faults);
+  }
+  LEHR_ASSIGN(instance.placement, directory::Service::create(options));
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Instance>> open_instance(const config::Config& config, std::uint32_t seed) {
+  auto instance = std::make_shared<Instance>(seed);
+  instance->config = config;
+  if (config.top_machine == "cuda") {
+    return unsupported("machine: this build has no cuda machine; expected sim or host");
+  }
+  instance->machine = config.top_machine == "host" ? MachineKind::kHost : MachineKind::kSim;
+  LEHR_ASSIGN(instance->platform, config::load_profile(config.top_profile));
+  if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance));
+  if (config.placement_block_bytes > 0) LEHR_TRY(open_placement_level(*instance));
+  if (!instance->step && !instance->placement) {
+    return invalid("the configuration asks for neither level: expected geometry.layers or "
+                   "placement.block_bytes");
+  }
+  return instance;
+}
+
+}  // namespace lehr::capi
