@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "placement/oracle.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "placement/bounds/water_fill.hpp"
+#include "placement/oracle/router.hpp"
+#include "placement/oracle/starts.hpp"
+
+namespace lehr::placement {
+
+namespace {
+
+Error no_schedule(const char* what, PageId page, Tick t) {
+  return invalid(std::string("schedule: ") + what + ", page " + std::to_string(page) + ", tick " +
+                 std::to_string(t));
+}
+
+Tick after_warmup(const Instance& instance, std::uint32_t steps) {
+  return static_cast<Tick>(
+      std::min<std::uint64_t>(std::uint64_t{steps} * instance.layers, instance.ticks()));
+}
+
+/// What a schedule does in each tick.
+struct Counts {
+  std::vector<std::uint32_t> hbm, crossings;
+  std::vector<std::int64_t> held;  ///< differences
+};
+
+Status count_page(const Instance& instance, const VisitChains& chains, const Schedule& schedule,
+                  PageId p, Counts& counts) {
+  const std::uint32_t end = chains.end[p];
+  bool in_hbm = instance.born_in_hbm[p] != 0;
+  Tick from = instance.birth[p];
+  for (std::uint32_t i = chains.begin_of(p); i < end; ++i) {
+    const Tick v = chains.tick[i];
+    const Way way = schedule[i];
+    const bool kept_on = i + 1 < end && schedule[i + 1] == kKept;
+    if (in_hbm && from == v && i == chains.begin_of(p) && way != kKept) {
+      return no_schedule("read in the tick of its birth, but not kept", p, v);
+    }
+    if (way == kReadInPlace) {
+      ++counts.crossings[v];
+      if (kept_on) {
+        ++counts.hbm[v];
+        ++counts.held[v];
+        --counts.held[v + 1];
+      }
+    } else {
+      if (way == kKept && !in_hbm) return no_schedule("kept, but in HBM it was not", p, v);
+      if (way != kKept && (way < from || way >= v)) {
+        return no_schedule("promoted outside its interval", p, v);
+      }
+      if (way != kKept) {
+        ++counts.crossings[way];
+        ++counts.hbm[way];
+      }
+      ++counts.hbm[v];
+      ++counts.held[way == kKept ? from : way];
+      --counts.held[v + 1];
+    }
+    in_hbm = kept_on || way != kReadInPlace;
+    from = v + 1;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ScheduleTime> schedule_time(const Instance& instance, const VisitChains& chains,
+                                   const Schedule& schedule, std::uint32_t warmup_steps) {
+  if (schedule.size() != chains.tick.size()) return invalid("schedule: not one way for each visit");
+  const Tick ticks = instance.ticks();
+  Counts counts{std::vector<std::uint32_t>(ticks), std::vector<std::uint32_t>(ticks),
+                std::vector<std::int64_t>(ticks + std::size_t{1})};
+  for (PageId p = 0; p < instance.pages(); ++p) {
+    LEHR_TRY(count_page(instance, chains, schedule, p, counts));
+  }
+  ScheduleTime out;
+  std::int64_t held = 0;
+  for (Tick t = 0; t < ticks; ++t) {
+    held += counts.held[t];
+    if (held + instance.pinned[t] > instance.capacity) {
+      return invalid("schedule: " + std::to_string(held) + " pages and " +
+                     std::to_string(instance.pinned[t]) + " tails for " +
+                     std::to_string(instance.capacity) + " slots, tick " + std::to_string(t));
+    }
+    const LayerLoad load = instance.load(t, counts.hbm[t], counts.crossings[t]);
+    const Seconds time = layer_time(*instance.platform, load).total();
+    out.total += time;
+    if (t >= after_warmup(instance, warmup_steps)) out.without_warmup += time;
+  }
+  return out;
+}
+
+namespace {
+
+/// Annealing, page by page: each page in turn draws its keep-bits and promotion times anew, the
+/// more freely the higher the temperature. The best state after a sweep is kept.
+class Annealing {
+ public:
+  Annealing(const Instance& instance, const VisitChains& chains, const Schedule& start)
+      : instance_(instance),
+        router_(instance, chains, start),
+        best_(start),
+        best_time_(router_.ledger().total(0)),
+        order_(instance.pages()) {
+    std::iota(order_.begin(), order_.end(), PageId{0});
+    std::vector<bounds::Window> windows;
+    const std::vector<bounds::TickCost> costs = bounds::tick_costs(instance);
+    bounds::best_windows(instance, costs, 0, &windows);
+    price_ = bounds::window_weights(instance, costs, windows).slot;
+    for (const bounds::TickCost& c : costs) crossing_ = std::max(crossing_, c.link.slope);
+  }
+
+  /// Temperatures and prices fall to zero over the first two thirds of the sweeps.
+  void run(std::uint32_t sweeps, std::uint64_t seed) {
+    constexpr double kHot = 0.05;  // of a crossing's time
+    constexpr double kDear = 0.3;  // of what the bound takes for a slot
+    constexpr double kCooling = 0.6;
+    Rng rng(seed);
+    double heat = 1;
+    for (std::uint32_t s = 0; s < sweeps; ++s) {
+      if (3 * s >= 2 * sweeps) heat = 0;
+      for (std::size_t i = order_.size(); i > 1; --i) {
+        std::swap(order_[i - 1], order_[rng.below(static_cast<std::uint32_t>(i))]);
+      }
+      std::vector<Seconds> slot_price = price_;
+      for (Seconds& x : slot_price) x *= heat > 0 ? kDear : 0;
+      const Router::Search search{slot_price, kHot * heat * crossing_, &rng};
+      for (const PageId p : order_) router_.reroute(p, search);
+      heat *= kCooling;
+      const Seconds time = router_.ledger().total(0);
+      if (time < best_time_) {
+        best_time_ = time;
+        best_ = router_.schedule();
+      }
+    }
+  }
+
+  const Schedule& best() const { return best_; }
+
+ private:
+  const Instance& instance_;
+  Router router_;
+  Schedule best_;
+  Seconds best_time_;
+  std::vector<PageId> order_;
+  std::vector<Seconds> price_;
+  Seconds crossing_ = 0;
+};
+
+}  // namespace
+
+Result<OraclePlan> oracle_plan(const Instance& instance, const OracleOptions& options) {
+  LEHR_TRY(instance.validate());
+  const VisitChains chains = visit_chains(instance);
+  OraclePlan out;
+  Schedule start = greedy_density(instance, chains);
+  LEHR_ASSIGN(const ScheduleTime greedy,
+              schedule_time(instance, chains, start, options.warmup_steps));
+  out.greedy = greedy.total;
+  out.schedule = start;
+  out.predicted = greedy;
+  Schedule other = fewest_misses(instance, chains);
+  LEHR_ASSIGN(const ScheduleTime fewest,
+              schedule_time(instance, chains, other, options.warmup_steps));
+  if (fewest.total < greedy.total) {
+    out.schedule = other;
+    out.predicted = fewest;
+  }
+  start = out.schedule;
+  for (std::uint32_t k = 0; k < options.seeds; ++k) {
+    Annealing annealing(instance, chains, start);
+    annealing.run(options.sweeps, options.seed + k);
+    LEHR_ASSIGN(const ScheduleTime time,
+                schedule_time(instance, chains, annealing.best(), options.warmup_steps));
+    out.by_seed.push_back(time.total);
+    if (time.total < out.predicted.total) {
+      out.predicted = time;
+      out.schedule = annealing.best();
+    }
+  }
+  return out;
+}
+
+}  // namespace lehr::placement

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "placement/oracle/router.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lehr::placement {
+
+namespace {
+
+constexpr Seconds kImpossible = 1e30;
+
+Seconds blur(const Router::Search& search) {
+  return search.temperature > 0 ? -search.temperature * std::log1p(-search.rng->uniform()) : 0.0;
+}
+
+}  // namespace
+
+Router::Router(const Instance& instance, const VisitChains& chains, const Schedule& schedule)
+    : instance_(instance), chains_(chains), schedule_(schedule), ledger_(instance) {
+  for (PageId p = 0; p < instance_.pages(); ++p) enter(p, 1);
+}
+
+void Router::enter(PageId page, int sign) {
+  const std::uint32_t end = chains_.end[page];
+  Tick from = instance_.birth[page];
+  for (std::uint32_t i = chains_.begin_of(page); i < end; ++i) {
+    const Tick v = chains_.tick[i];
+    const Way way = schedule_[i];
+    if (way == kReadInPlace) {
+      const bool installs = i + 1 < end && schedule_[i + 1] == kKept;
+      ledger_.add(v, installs ? sign : 0, sign);
+      if (installs) ledger_.hold(v, v + 1, sign);
+    } else {
+      ledger_.add(v, sign, 0);
+      if (way != kKept) ledger_.add(way, sign, sign);
+      ledger_.hold(way == kKept ? from : way, v + 1, sign);
+    }
+    from = v + 1;
+  }
+}
+
+Router::Arrival Router::arrive(Tick from, Tick v, Seconds kept, Seconds limit,
+                               const Search& search) const {
+  Arrival best{kImpossible, false, kNever};
+  const Seconds keep_blur = blur(search);
+  const Seconds fill_blur = blur(search);
+  Seconds held = search.slot_price[v];
+  for (Tick t = v; held < limit; held += search.slot_price[t]) {
+    if (t == from) {
+      const Seconds keep = kept + held + keep_blur;
+      if (keep <= best.cost) best = {keep, true, kNever};
+      break;
+    }
+    --t;
+    if (ledger_.full(t)) break;
+    const Seconds fill = held + search.slot_price[t] + ledger_.bring(t) + fill_blur;
+    if (fill < best.cost) best = {fill, false, t};
+  }
+  return best;
+}
+
+void Router::forward(PageId page, const Search& search) {
+  const std::uint32_t begin = chains_.begin_of(page);
+  const std::uint32_t end = chains_.end[page];
+  choices_.assign(end - begin, Choice{});
+  const bool in_hbm = instance_.born_in_hbm[page] != 0;
+  // All relative to the cheapest way that ends out of HBM: `kept` is the surcharge for being in it.
+  Seconds kept = in_hbm ? 0 : kImpossible;
+  Tick from = instance_.birth[page];
+  for (std::uint32_t i = begin; i < end; ++i) {
+    const Tick v = chains_.tick[i];
+    // Read in the tick in which it became a page: it cannot have left yet, nor its slot been given
+    // away.
+    const bool forced = in_hbm && i == begin && v == from;
+    const bool full = ledger_.full(v) && !forced;
+    const Seconds miss = forced ? kImpossible : ledger_.cross(v) + blur(search);
+    const Seconds install = full || forced ? kImpossible : ledger_.bring(v) + search.slot_price[v];
+    Seconds hit = kImpossible;
+    Choice& choice = choices_[i - begin];
+    if (!full) {
+      const Arrival a = arrive(from, v, kept, install - ledger_.read(v), search);
+      hit = a.cost + ledger_.read(v);
+      choice.kept = a.kept;
+      choice.fill = a.fill;
+    }
+    choice.hit = hit <= miss;
+    choice.hit_if_kept = hit <= install;
+    kept = std::min(hit, install) - std::min(hit, miss);
+    from = v + 1;
+  }
+}
+
+void Router::backward(PageId page) {
+  const std::uint32_t begin = chains_.begin_of(page);
+  bool stays = false;  // in HBM after visit i
+  for (std::uint32_t i = chains_.end[page]; i-- > begin;) {
+    const Choice& choice = choices_[i - begin];
+    const bool hit = stays ? choice.hit_if_kept : choice.hit;
+    schedule_[i] = !hit ? kReadInPlace : choice.kept ? kKept : choice.fill;
+    stays = hit && choice.kept;
+  }
+}
+
+void Router::reroute(PageId page, const Search& search) {
+  if (chains_.begin_of(page) == chains_.end[page]) return;
+  enter(page, -1);
+  forward(page, search);
+  backward(page);
+  enter(page, 1);
+}
+
+}  // namespace lehr::placement

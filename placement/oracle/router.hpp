@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "kernels/base/rng.hpp"
+#include "placement/oracle.hpp"
+#include "placement/oracle/ledger.hpp"
+
+namespace lehr::placement {
+
+/// A feasible schedule with its ledger, changed page by page.
+class Router {
+ public:
+  /// Starts with a schedule that schedule_time() accepts.
+  Router(const Instance& instance, const VisitChains& chains, const Schedule& schedule);
+
+  /// How a page looks for its way: slots cost `slot_price` besides, and each option is blurred by a
+  /// delay drawn with mean `temperature`, so that a worse way is taken now and then.
+  struct Search {
+    std::span<const Seconds> slot_price;
+    Seconds temperature = 0;
+    Rng* rng = nullptr;
+  };
+  /// Takes the page out and lets it take its best way through the slots that are left: a shortest
+  /// path over its visits, each interval kept, dropped, or filled by a promotion at its best tick.
+  void reroute(PageId page, const Search& search);
+
+  const Schedule& schedule() const { return schedule_; }
+  const Ledger& ledger() const { return ledger_; }
+
+ private:
+  struct Choice {
+    bool hit = false;
+    bool hit_if_kept = false;
+    bool kept = false;
+    Tick fill = kNever;
+  };
+  struct Arrival {
+    Seconds cost;
+    bool kept;
+    Tick fill;
+  };
+  /// Adds the page's ways to the ledger, or takes them out (sign -1).
+  void enter(PageId page, int sign);
+  /// The cheapest way to be in HBM at v; `kept` is the surcharge for having been so at `from`.
+  /// Gives up at `limit`.
+  Arrival arrive(Tick from, Tick v, Seconds kept, Seconds limit, const Search& search) const;
+  void forward(PageId page, const Search& search);
+  void backward(PageId page);
+
+  const Instance& instance_;
+  const VisitChains& chains_;
+  Schedule schedule_;
+  Ledger ledger_;
+  std::vector<Choice> choices_;
+};
+
+}  // namespace lehr::placement
