@@ -156,6 +156,18 @@ TEST_CASE("no pages, no selection") {
   CHECK(out.empty());
 }
 
+TEST_CASE("shares are 2^(-c/8) to seven digits") {
+  const int octave_step = GENERATE(1, 2, 3, 4, 5, 6, 7);
+  // Codes c and 0: the target lies just under, then just over, what page 1 holds of the two.
+  const Codes mass = {static_cast<MassCode>(octave_step), 0, 255};
+  const double heavy = 1.0 / (1.0 + std::exp2(-octave_step / 8.0));
+  SelectionRule rule = rule_of("mass:0.5");
+  rule.amount = heavy * (1 - 1e-7);
+  CHECK(select(rule, mass) == Pages{1, 2});
+  rule.amount = heavy * (1 + 1e-7);
+  CHECK(select(rule, mass) == Pages{0, 1, 2});
+}
+
 TEST_CASE("selection equals sorting, whatever the row") {
   const auto seed = GENERATE(range(std::uint64_t{1}, std::uint64_t{9}));
   CAPTURE(seed);
