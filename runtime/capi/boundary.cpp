@@ -15,7 +15,8 @@ std::string& thread_error() {
 }  // namespace
 
 lehr_status to_status(const Error& error) {
-  return LEHR_MAKE_STATUS(static_cast<lehr_status>(error.code), static_cast<lehr_status>(error.reason));
+  return LEHR_MAKE_STATUS(static_cast<lehr_status>(error.code),
+                          static_cast<lehr_status>(error.reason));
 }
 
 lehr_status fail(const Error& error) noexcept {

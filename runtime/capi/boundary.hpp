@@ -16,7 +16,8 @@
 #include "runtime/capi/handles.hpp"
 #include "runtime/include/lehr.h"
 
-// Where C meets C++: the only place with a `try`. Every extern "C" function is one call of boundary().
+// Where C meets C++: the only place with a `try`. Every extern "C" function is one call of
+// boundary().
 
 namespace lehr::capi {
 
@@ -107,17 +108,19 @@ Result<T> read_struct(const T* given, const char* what) {
   std::memcpy(&size, given, sizeof(size));
   if (size < first_size) {
     return Error{Code::kInvalid, Reason::kOutOfRange,
-                 std::string(what) + ": struct_size " + std::to_string(size) + ", expected at least " +
-                     std::to_string(first_size)};
+                 std::string(what) + ": struct_size " + std::to_string(size) +
+                     ", expected at least " + std::to_string(first_size)};
   }
   if (size > (1U << 16)) {
-    return Error{Code::kInvalid, Reason::kOutOfRange, std::string(what) + ": struct_size " + std::to_string(size)};
+    return Error{Code::kInvalid, Reason::kOutOfRange,
+                 std::string(what) + ": struct_size " + std::to_string(size)};
   }
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t i = sizeof(T); i < size; ++i) {
     if (bytes[i] != 0) {
-      return Error{Code::kVersion, Reason::kNone,
-                   std::string(what) + ": a field that this version of the library does not know is set"};
+      return Error{
+          Code::kVersion, Reason::kNone,
+          std::string(what) + ": a field that this version of the library does not know is set"};
     }
   }
   T out{};
@@ -134,13 +137,14 @@ Result<std::uint32_t> check_size(const T* out, const char* what) {
   std::memcpy(&size, out, sizeof(size));
   if (size < first_size || size > (1U << 16)) {
     return Error{Code::kInvalid, Reason::kOutOfRange,
-                 std::string(what) + ": struct_size " + std::to_string(size) + ", expected at least " +
-                     std::to_string(first_size)};
+                 std::string(what) + ": struct_size " + std::to_string(size) +
+                     ", expected at least " + std::to_string(first_size)};
   }
   return size;
 }
 
-/// Fills a result struct of `size` bytes: its struct_size stays, what this version does not know becomes 0.
+/// Fills a result struct of `size` bytes: its struct_size stays, what this version does not know
+/// becomes 0.
 template <class T>
 void write_struct(void* out, std::uint32_t size, T value) {
   value.struct_size = size;
@@ -156,10 +160,12 @@ class StructArray {
   static Result<StructArray> of(T* items, std::size_t count, const char* what,
                                 bool may_be_null = false) {
     if (count == 0 || (items == nullptr && may_be_null)) return StructArray(nullptr, 0, 0);
-    LEHR_ASSIGN(const std::uint32_t size, check_size(static_cast<const std::remove_const_t<T>*>(items), what));
+    LEHR_ASSIGN(const std::uint32_t size,
+                check_size(static_cast<const std::remove_const_t<T>*>(items), what));
     if (size % 8 != 0) {
-      return Error{Code::kInvalid, Reason::kOutOfRange,
-                   std::string(what) + ": struct_size " + std::to_string(size) + " is no multiple of 8"};
+      return Error{
+          Code::kInvalid, Reason::kOutOfRange,
+          std::string(what) + ": struct_size " + std::to_string(size) + " is no multiple of 8"};
     }
     return StructArray(items, count, size);
   }
@@ -199,7 +205,8 @@ Result<std::string_view> bytes_of(const lehr_bytes& bytes, const char* what);
 /// Copies text to a caller's buffer with a terminating 0, cut if need be.
 Status copy_text(const std::string& text, char* buffer, std::size_t size, std::size_t* needed);
 
-/// Runs `one(i)` for each item and reports the batch: statuses if wanted, kept text of the first failure.
+/// Runs `one(i)` for each item and reports the batch: statuses if wanted, kept text of the first
+/// failure.
 template <class One>
 Result<lehr_status> batch(std::size_t count, lehr_status* statuses, One one) {
   std::size_t failed = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runtime as a whole: version, opening, description, statistics.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "kernels/base/check.hpp"
 #include "runtime/capi/boundary.hpp"
@@ -30,8 +30,8 @@ Result<config::Config> read_options(const lehr_open_options& options) {
 
 struct StatRow {
   lehr_stat_info info;
-  std::uint64_t directory::Stats::* placement;
-  std::uint64_t runtime::StepReport::* step;
+  std::uint64_t directory::Stats::*placement;
+  std::uint64_t runtime::StepReport::*step;
   double (*seconds)(const runtime::StepReport&);
 };
 
@@ -47,21 +47,21 @@ const std::vector<StatRow>& stat_rows() {
       i.help = help;
       return i;
     };
-#define LEHR_STAT(name, unit, help)                                            \
-  all.push_back({info(LEHR_STAT_COUNTER, "placement_" #name, unit, help),      \
-                 &directory::Stats::name, nullptr, nullptr});
-#define LEHR_GAUGE(name, unit, help)                                           \
-  all.push_back({info(LEHR_STAT_GAUGE, "placement_" #name, unit, help),        \
-                 &directory::Stats::name, nullptr, nullptr});
+#define LEHR_STAT(name, unit, help)                                                                \
+  all.push_back({info(LEHR_STAT_COUNTER, "placement_" #name, unit, help), &directory::Stats::name, \
+                 nullptr, nullptr});
+#define LEHR_GAUGE(name, unit, help)                                                             \
+  all.push_back({info(LEHR_STAT_GAUGE, "placement_" #name, unit, help), &directory::Stats::name, \
+                 nullptr, nullptr});
 #include "runtime/directory/stats.def"
 #undef LEHR_STAT
 #undef LEHR_GAUGE
-#define LEHR_STEP_COUNT(name, unit, help)                                      \
-  all.push_back({info(LEHR_STAT_COUNTER, "step_" #name, unit, help), nullptr,  \
+#define LEHR_STEP_COUNT(name, unit, help)                                     \
+  all.push_back({info(LEHR_STAT_COUNTER, "step_" #name, unit, help), nullptr, \
                  &runtime::StepReport::name, nullptr});
-#define LEHR_STEP_SECONDS(name, expression, help)                                      \
-  all.push_back({info(LEHR_STAT_SECONDS, "step_" #name, "seconds", help), nullptr,     \
-                 nullptr, [](const runtime::StepReport& r) { return expression; }});
+#define LEHR_STEP_SECONDS(name, expression, help)                                           \
+  all.push_back({info(LEHR_STAT_SECONDS, "step_" #name, "seconds", help), nullptr, nullptr, \
+                 [](const runtime::StepReport& r) { return expression; }});
 #include "runtime/capi/step_stats.def"
 #undef LEHR_STEP_COUNT
 #undef LEHR_STEP_SECONDS
@@ -89,15 +89,15 @@ size_t lehr_last_error(char* buffer, size_t size) {
 
 lehr_status lehr_build_info(char* buffer, size_t size, size_t* needed) {
   return boundary([&]() -> Status {
-    const std::string text = fmt::format(
-        R"({{"version":"{}.{}.{}","cuda":false,"io_uring":{},"checks":{}}})", LEHR_VERSION_MAJOR,
-        LEHR_VERSION_MINOR, LEHR_VERSION_PATCH,
+    const std::string text =
+        fmt::format(R"({{"version":"{}.{}.{}","cuda":false,"io_uring":{},"checks":{}}})",
+                    LEHR_VERSION_MAJOR, LEHR_VERSION_MINOR, LEHR_VERSION_PATCH,
 #ifdef LEHR_HAVE_URING
-        true,
+                    true,
 #else
-        false,
+                     false,
 #endif
-        LEHR_CHECKS);
+                    LEHR_CHECKS);
     return copy_text(text, buffer, size, needed);
   });
 }
@@ -212,14 +212,16 @@ lehr_status lehr_stat_describe(uint32_t index, lehr_stat_info* out) {
   return boundary([&]() -> Status {
     LEHR_ASSIGN(const std::uint32_t size, check_size(out, "out"));
     if (index >= stat_rows().size()) {
-      return invalid(fmt::format("statistic {} of {}", index, stat_rows().size()), Reason::kOutOfRange);
+      return invalid(fmt::format("statistic {} of {}", index, stat_rows().size()),
+                     Reason::kOutOfRange);
     }
     write_struct(out, size, stat_rows()[index].info);
     return {};
   });
 }
 
-lehr_status lehr_stats_read(lehr_runtime runtime, lehr_stat_value* values, size_t capacity, size_t* count) {
+lehr_status lehr_stats_read(lehr_runtime runtime, lehr_stat_value* values, size_t capacity,
+                            size_t* count) {
   return with_runtime(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(count, "count"));
     LEHR_ASSIGN(const auto out, StructArray<lehr_stat_value>::of(values, capacity, "values"));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The placement level: jobs.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "runtime/capi/placement_args.hpp"
 
@@ -69,7 +69,8 @@ lehr_job_report to_c(Instance& instance, directory::JobId id, const Job& job) {
 }
 
 template <class One>
-lehr_status each_job(lehr_runtime runtime, const lehr_job* jobs, size_t count, lehr_status* statuses, One one) {
+lehr_status each_job(lehr_runtime runtime, const lehr_job* jobs, size_t count,
+                     lehr_status* statuses, One one) {
   return with_placement(runtime, [&](Instance& instance) -> Result<lehr_status> {
     if (count > 0) LEHR_TRY(not_null(jobs, "jobs"));
     return batch(count, statuses, [&](std::size_t i) -> Status {
@@ -98,8 +99,8 @@ extern "C" {
 
 lehr_status lehr_store_prepare(lehr_runtime runtime, const lehr_store_request* request,
                                const lehr_item* items, size_t count, lehr_item_state* states,
-                               lehr_evicted* evicted, size_t evicted_capacity, size_t* evicted_count,
-                               lehr_job* out) {
+                               lehr_evicted* evicted, size_t evicted_capacity,
+                               size_t* evicted_count, lehr_job* out) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const lehr_store_request given, read_struct(request, "request"));
@@ -107,7 +108,8 @@ lehr_status lehr_store_prepare(lehr_runtime runtime, const lehr_store_request* r
     LEHR_ASSIGN(store.ns, namespace_of(instance, given.ns));
     store.caller_id = given.caller_id;
     if (given.priority < LEHR_PRIORITY_LOW || given.priority > LEHR_PRIORITY_HIGH) {
-      return invalid(fmt::format("request.priority: {}, expected -1 to 1", given.priority), Reason::kOutOfRange);
+      return invalid(fmt::format("request.priority: {}, expected -1 to 1", given.priority),
+                     Reason::kOutOfRange);
     }
     store.priority = static_cast<std::uint8_t>(given.priority + directory::kNormalPriority);
     if ((given.tiers & ~std::uint32_t{directory::kAllTiers}) != 0) {
@@ -115,7 +117,8 @@ lehr_status lehr_store_prepare(lehr_runtime runtime, const lehr_store_request* r
     }
     store.allowed = given.tiers == 0 ? directory::kAllTiers : static_cast<Residency>(given.tiers);
     LEHR_ASSIGN(const auto wanted, items_of(instance, items, count));
-    LEHR_ASSIGN(const auto state_out, StructArray<lehr_item_state>::of(states, count, "states", true));
+    LEHR_ASSIGN(const auto state_out,
+                StructArray<lehr_item_state>::of(states, count, "states", true));
     LEHR_ASSIGN(const auto evicted_out,
                 StructArray<lehr_evicted>::of(evicted, evicted_capacity, "evicted"));
     std::vector<directory::Evicted> left;
@@ -139,8 +142,9 @@ lehr_status lehr_store_prepare(lehr_runtime runtime, const lehr_store_request* r
   });
 }
 
-lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_request* request, const lehr_item* items,
-                              size_t count, lehr_item_state* states, lehr_job* out) {
+lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_request* request,
+                              const lehr_item* items, size_t count, lehr_item_state* states,
+                              lehr_job* out) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const lehr_load_request given, read_struct(request, "request"));
@@ -155,7 +159,8 @@ lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_request* req
       LEHR_ASSIGN(load.claim, handle_id(Kind::kClaim, instance, given.claim.id));
     }
     LEHR_ASSIGN(const auto wanted, items_of(instance, items, count));
-    LEHR_ASSIGN(const auto state_out, StructArray<lehr_item_state>::of(states, count, "states", true));
+    LEHR_ASSIGN(const auto state_out,
+                StructArray<lehr_item_state>::of(states, count, "states", true));
     LEHR_ASSIGN(const directory::JobId id,
                 instance.placement->with([&](Directory& d) -> Result<directory::JobId> {
                   LEHR_ASSIGN(const directory::JobId made, d.prepare_load(load, wanted));
@@ -171,12 +176,14 @@ lehr_status lehr_jobs_submit(lehr_runtime runtime, const lehr_job* jobs, size_t 
                              lehr_status* statuses) {
   return each_job(runtime, jobs, count, statuses,
                   [stream](directory::Service& service, directory::JobId id) -> Status {
-                    if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
+                    if (stream != nullptr)
+                      return unsupported("stream: expected NULL on this machine");
                     return service.submit(id);
                   });
 }
 
-lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job, const lehr_status* results, size_t count) {
+lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job, const lehr_status* results,
+                              size_t count) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kJob, instance, job.id));
     if (count > 0) LEHR_TRY(not_null(results, "results"));
@@ -198,7 +205,8 @@ lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job, const lehr_sta
       directory::ItemOutcome outcome;
       const int32_t code = LEHR_STATUS_CLASS(results[i]);
       if (results[i] > 0 || code > LEHR_CLASS_INTERNAL || (results[i] < 0 && code == 0)) {
-        return invalid(fmt::format("results, element {}: {} is no status of an ended item", i, results[i]));
+        return invalid(
+            fmt::format("results, element {}: {} is no status of an ended item", i, results[i]));
       }
       outcome.code = static_cast<Code>(code);
       outcome.reason = static_cast<Reason>(LEHR_STATUS_REASON(results[i]));
@@ -208,12 +216,15 @@ lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job, const lehr_sta
   });
 }
 
-lehr_status lehr_jobs_cancel(lehr_runtime runtime, const lehr_job* jobs, size_t count, lehr_status* statuses) {
-  return each_job(runtime, jobs, count, statuses,
-                  [](directory::Service& service, directory::JobId id) { return service.cancel(id); });
+lehr_status lehr_jobs_cancel(lehr_runtime runtime, const lehr_job* jobs, size_t count,
+                             lehr_status* statuses) {
+  return each_job(
+      runtime, jobs, count, statuses,
+      [](directory::Service& service, directory::JobId id) { return service.cancel(id); });
 }
 
-lehr_status lehr_jobs_poll(lehr_runtime runtime, lehr_job_report* reports, size_t capacity, size_t* count) {
+lehr_status lehr_jobs_poll(lehr_runtime runtime, lehr_job_report* reports, size_t capacity,
+                           size_t* count) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(count, "count"));
     LEHR_ASSIGN(const auto out, StructArray<lehr_job_report>::of(reports, capacity, "reports"));
@@ -252,8 +263,8 @@ lehr_status lehr_job_query(lehr_runtime runtime, lehr_job job, lehr_job_report* 
   });
 }
 
-lehr_status lehr_job_items(lehr_runtime runtime, lehr_job job, lehr_item_state* states, size_t capacity,
-                           size_t* count) {
+lehr_status lehr_job_items(lehr_runtime runtime, lehr_job job, lehr_item_state* states,
+                           size_t capacity, size_t* count) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(count, "count"));
     LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kJob, instance, job.id));
@@ -286,10 +297,12 @@ lehr_status lehr_jobs_drain(lehr_runtime runtime, int64_t timeout_ns) {
   });
 }
 
-lehr_status lehr_jobs_release(lehr_runtime runtime, const lehr_job* jobs, size_t count, lehr_status* statuses) {
-  return each_job(runtime, jobs, count, statuses, [](directory::Service& service, directory::JobId id) {
-    return service.with([id](Directory& d) { return d.release(id); });
-  });
+lehr_status lehr_jobs_release(lehr_runtime runtime, const lehr_job* jobs, size_t count,
+                              lehr_status* statuses) {
+  return each_job(runtime, jobs, count, statuses,
+                  [](directory::Service& service, directory::JobId id) {
+                    return service.with([id](Directory& d) { return d.release(id); });
+                  });
 }
 
 }  // extern "C"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The placement level: namespaces, pools, look-up, leases, claims, events.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "runtime/capi/placement_args.hpp"
 
@@ -35,7 +35,8 @@ Result<std::vector<std::string_view>> keys_of(const lehr_bytes* keys, std::size_
   return out;
 }
 
-void copy_key(const std::string& key, std::uint8_t (&out)[LEHR_MAX_KEY_BYTES + 1], std::uint32_t& size) {
+void copy_key(const std::string& key, std::uint8_t (&out)[LEHR_MAX_KEY_BYTES + 1],
+              std::uint32_t& size) {
   size = static_cast<std::uint32_t>(std::min<std::size_t>(key.size(), LEHR_MAX_KEY_BYTES));
   std::memcpy(out, key.data(), size);
 }
@@ -73,7 +74,8 @@ using directory::Directory;
 
 extern "C" {
 
-lehr_status lehr_namespace_open(lehr_runtime runtime, const lehr_namespace_desc* desc, lehr_namespace* out) {
+lehr_status lehr_namespace_open(lehr_runtime runtime, const lehr_namespace_desc* desc,
+                                lehr_namespace* out) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const lehr_namespace_desc given, read_struct(desc, "desc"));
@@ -97,7 +99,8 @@ lehr_status lehr_pool_register(lehr_runtime runtime, const lehr_pool_desc* desc,
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const lehr_pool_desc given, read_struct(desc, "desc"));
-    if (given.memory != LEHR_MEMORY_HOST) return unsupported("desc.memory: expected LEHR_MEMORY_HOST");
+    if (given.memory != LEHR_MEMORY_HOST)
+      return unsupported("desc.memory: expected LEHR_MEMORY_HOST");
     directory::PoolDesc pool;
     LEHR_ASSIGN(pool.layout, layout_of(given.layout));
     pool.base = static_cast<std::byte*>(given.base);
@@ -137,16 +140,16 @@ lehr_status lehr_tenant_usage(lehr_runtime runtime, const lehr_bytes* tenant, ui
   });
 }
 
-lehr_status lehr_lookup(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys, size_t count,
-                        lehr_lookup_result* results, size_t* prefix) {
+lehr_status lehr_lookup(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys,
+                        size_t count, lehr_lookup_result* results, size_t* prefix) {
   return with_placement(runtime, [&](Instance& instance) -> Result<lehr_status> {
     LEHR_ASSIGN(const directory::NamespaceId id, namespace_of(instance, ns));
     LEHR_ASSIGN(const auto names, keys_of(keys, count));
     LEHR_ASSIGN(const auto out, StructArray<lehr_lookup_result>::of(results, count, "results"));
     std::vector<directory::LookUp> found(count);
     Result<std::size_t> hits = std::size_t{0};
-    const bool answered = instance.placement->try_with(
-        [&](Directory& d) { hits = d.lookup(id, names, found); });
+    const bool answered =
+        instance.placement->try_with([&](Directory& d) { hits = d.lookup(id, names, found); });
     if (!hits) return std::move(hits).error();
     for (std::size_t i = 0; i < count; ++i) {
       lehr_lookup_result result{};
@@ -160,8 +163,8 @@ lehr_status lehr_lookup(lehr_runtime runtime, lehr_namespace ns, const lehr_byte
   });
 }
 
-lehr_status lehr_lease_acquire(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys, size_t count,
-                               lehr_lease* out) {
+lehr_status lehr_lease_acquire(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys,
+                               size_t count, lehr_lease* out) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const directory::NamespaceId id, namespace_of(instance, ns));
@@ -180,8 +183,8 @@ lehr_status lehr_lease_release(lehr_runtime runtime, lehr_lease lease) {
   });
 }
 
-lehr_status lehr_remove(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys, size_t count,
-                        lehr_status* statuses) {
+lehr_status lehr_remove(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys,
+                        size_t count, lehr_status* statuses) {
   return with_placement(runtime, [&](Instance& instance) -> Result<lehr_status> {
     LEHR_ASSIGN(const directory::NamespaceId id, namespace_of(instance, ns));
     LEHR_ASSIGN(const auto names, keys_of(keys, count));
@@ -229,8 +232,8 @@ lehr_status lehr_claim_close(lehr_runtime runtime, lehr_claim claim) {
   });
 }
 
-lehr_status lehr_events_read(lehr_runtime runtime, lehr_event* events, size_t capacity, size_t* count,
-                             uint64_t* dropped) {
+lehr_status lehr_events_read(lehr_runtime runtime, lehr_event* events, size_t capacity,
+                             size_t* count, uint64_t* dropped) {
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(count, "count"));
     LEHR_ASSIGN(const auto out, StructArray<lehr_event>::of(events, capacity, "events"));

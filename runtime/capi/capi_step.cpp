@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step level: sequences and decode steps.
-#include <fmt/format.h>
-
 #include <algorithm>
+
+#include <fmt/format.h>
 
 #include "runtime/capi/boundary.hpp"
 
@@ -92,8 +92,8 @@ Result<runtime::GroupSelection> group_of(Instance& instance, const lehr_selectio
     const std::uint64_t tokens = instance.step->tokens(group.sequence).value_or(0);
     const std::uint32_t pages = instance.step->options().geometry.pages_for(tokens);
     if (given.code_count != pages) {
-      return invalid(fmt::format("selection.code_count: {}, the context has {} pages", given.code_count,
-                                 pages),
+      return invalid(fmt::format("selection.code_count: {}, the context has {} pages",
+                                 given.code_count, pages),
                      Reason::kOutOfRange);
     }
     group.mass = given.mass;
@@ -110,8 +110,8 @@ using namespace lehr::capi;
 
 extern "C" {
 
-lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_sequence_desc* items, size_t count,
-                                 lehr_sequence* out) {
+lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_sequence_desc* items,
+                                 size_t count, lehr_sequence* out) {
   return with_step(runtime, [&](Instance& instance) -> Status {
     if (count == 0) return {};
     LEHR_TRY(not_null(out, "out"));
@@ -145,8 +145,8 @@ lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parent
                        });
 }
 
-lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                                  lehr_status* statuses) {
+lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences,
+                                  size_t count, lehr_status* statuses) {
   return each_sequence(runtime, sequences, count, statuses,
                        [](Instance& instance, runtime::SequenceId id, std::size_t) {
                          return instance.step->suspend(id);
@@ -161,8 +161,8 @@ lehr_status lehr_sequence_resume(lehr_runtime runtime, const lehr_sequence* sequ
                        });
 }
 
-lehr_status lehr_sequence_release(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                                  lehr_status* statuses) {
+lehr_status lehr_sequence_release(lehr_runtime runtime, const lehr_sequence* sequences,
+                                  size_t count, lehr_status* statuses) {
   return each_sequence(runtime, sequences, count, statuses,
                        [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
                          LEHR_TRY(instance.step->release(id));
@@ -182,7 +182,8 @@ lehr_status lehr_sequence_tokens(lehr_runtime runtime, lehr_sequence sequence, u
   });
 }
 
-lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences, size_t count, void* stream) {
+lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
+                            void* stream) {
   return with_step(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(no_stream(stream));
     if (count > 0) LEHR_TRY(not_null(sequences, "sequences"));
@@ -195,7 +196,8 @@ lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences
   });
 }
 
-lehr_status lehr_step_layer(lehr_runtime runtime, uint32_t layer, const lehr_selection* groups, size_t count) {
+lehr_status lehr_step_layer(lehr_runtime runtime, uint32_t layer, const lehr_selection* groups,
+                            size_t count) {
   return with_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const auto given, StructArray<const lehr_selection>::of(groups, count, "groups"));
     std::vector<runtime::GroupSelection> selections;

@@ -7,13 +7,13 @@
 
 namespace lehr::capi {
 
-/// The size of each struct in the release that introduced it. Never changed: what a caller of that release
-/// sends is at least as long.
+/// The size of each struct in the release that introduced it. Never changed: what a caller of that
+/// release sends is at least as long.
 template <class T>
 inline constexpr std::size_t kFirstSize = 0;
 
-#define LEHR_FIRST_SIZE(type, bytes)                 \
-  template <>                                        \
+#define LEHR_FIRST_SIZE(type, bytes)                     \
+  template <>                                            \
   inline constexpr std::size_t kFirstSize<type> = bytes; \
   static_assert(sizeof(type) >= (bytes) && (bytes) % 8 == 0);
 

@@ -23,7 +23,8 @@ std::uint64_t make_handle(Kind kind, const Instance& instance, std::uint64_t id)
 
 Result<std::uint64_t> handle_id(Kind kind, const Instance& instance, std::uint64_t handle) {
   if (handle == 0) return stale("a null handle");
-  if (handle >> kKindShift != static_cast<std::uint64_t>(kind)) return stale("a handle of another kind");
+  if (handle >> kKindShift != static_cast<std::uint64_t>(kind))
+    return stale("a handle of another kind");
   if (((handle >> kTagShift) & 0xFF) != instance.tag) return stale("a handle of another runtime");
   return handle & kIdMask;
 }
@@ -43,7 +44,8 @@ bool Registry::is_forked() const {
 }
 
 Registry* Registry::get() {
-  // Never deleted; and before any lock is taken, as a lock may have been held at the moment of the fork.
+  // Never deleted; and before any lock is taken, as a lock may have been held at the moment of the
+  // fork.
   static Registry* const registry = new Registry;
   return registry->is_forked() ? nullptr : registry;
 }
@@ -57,7 +59,8 @@ std::uint64_t Registry::add(std::shared_ptr<Instance> instance) {
 
 Result<std::shared_ptr<Instance>> Registry::find(std::uint64_t handle) {
   if (handle == 0) return stale("a null runtime");
-  if (handle >> kTagShift != static_cast<std::uint64_t>(Kind::kRuntime) << (kKindShift - kTagShift)) {
+  if (handle >> kTagShift != static_cast<std::uint64_t>(Kind::kRuntime)
+                                 << (kKindShift - kTagShift)) {
     return stale("not a handle of a runtime");
   }
   const std::lock_guard<std::mutex> hold(mutex_);

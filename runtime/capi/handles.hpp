@@ -5,8 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <sys/types.h>
 #include <utility>
+
+#include <sys/types.h>
 
 #include "kernels/base/result.hpp"
 #include "runtime/capi/instance.hpp"
@@ -25,14 +26,15 @@ enum class Kind : std::uint8_t {
   kClaim = 7,
 };
 
-/// handle = kind (8 bits) | runtime tag (8) | generation (24) | slot (24). The tag and the generations' seed
-/// differ between runtimes, so that one's handles mean nothing to another.
+/// handle = kind (8 bits) | runtime tag (8) | generation (24) | slot (24). The tag and the
+/// generations' seed differ between runtimes, so that one's handles mean nothing to another.
 std::uint64_t make_handle(Kind kind, const Instance& instance, std::uint64_t id);
 /// The 48-bit id of a handle that is of this kind and runtime; else kStale.
 Result<std::uint64_t> handle_id(Kind kind, const Instance& instance, std::uint64_t handle);
 
-/// The runtimes of the process by handle: the one mutable global beside the thread's latest error. It is never
-/// destroyed, as threads of runtimes that were not closed may outlive static destructors.
+/// The runtimes of the process by handle: the one mutable global beside the thread's latest error.
+/// It is never destroyed, as threads of runtimes that were not closed may outlive static
+/// destructors.
 class Registry {
  public:
   /// Null in a forked child of a process that used the library.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/capi/instance.hpp"
 
-#include <fmt/format.h>
-
 #include <limits>
+
+#include <fmt/format.h>
 
 #include "runtime/config/profile.hpp"
 #include "runtime/machines/host.hpp"
@@ -40,7 +40,8 @@ const config::Capacity& capacity_of(const config::Config& config, const std::str
 
 // Unset capacities: the profile's on sim, which takes no memory; none elsewhere.
 Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, MachineKind machine,
-                                              const placement::Platform& platform, Bytes page_bytes) {
+                                              const placement::Platform& platform,
+                                              Bytes page_bytes) {
   std::vector<std::uint32_t> pages;
   for (const placement::Tier& tier : platform.tiers) {
     const config::Capacity& given = capacity_of(config, tier.name);
@@ -98,8 +99,8 @@ Status open_placement_level(Instance& instance) {
   directory::ServiceOptions options;
   directory::CatalogOptions& catalog = options.directory.catalog;
   catalog.block_bytes = config.placement_block_bytes;
-  const auto slots = [&](const config::Capacity& capacity, const char* tier, const std::string& key)
-      -> Result<std::uint32_t> {
+  const auto slots = [&](const config::Capacity& capacity, const char* tier,
+                         const std::string& key) -> Result<std::uint32_t> {
     if (!capacity.set()) return 0U;
     const auto index = instance.platform.tier(tier);
     const Bytes total = index ? instance.platform.tiers[*index].capacity : 0;
@@ -148,8 +149,9 @@ Result<std::shared_ptr<Instance>> open_instance(const config::Config& config, st
   if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance));
   if (config.placement_block_bytes > 0) LEHR_TRY(open_placement_level(*instance));
   if (!instance->step && !instance->placement) {
-    return invalid("the configuration asks for neither level: expected geometry.layers or "
-                   "placement.block_bytes");
+    return invalid(
+        "the configuration asks for neither level: expected geometry.layers or "
+        "placement.block_bytes");
   }
   return instance;
 }

@@ -18,6 +18,7 @@ lehr_namespace to_handle(Instance& instance, directory::NamespaceId id);
 /// Views of the caller's keys.
 Result<std::vector<std::string_view>> keys_of(const lehr_bytes* keys, std::size_t count);
 
-void copy_key(const std::string& key, std::uint8_t (&out)[LEHR_MAX_KEY_BYTES + 1], std::uint32_t& size);
+void copy_key(const std::string& key, std::uint8_t (&out)[LEHR_MAX_KEY_BYTES + 1],
+              std::uint32_t& size);
 
 }  // namespace lehr::capi

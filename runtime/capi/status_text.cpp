@@ -35,13 +35,14 @@ LEHR_SAME(LEHR_REASON_THRASH, Reason::kThrash);
 namespace {
 
 constexpr std::array<const char*, 4> kPositive{"ok", "pending", "partial", "retry"};
-constexpr std::array<const char*, 11> kClasses{"ok",      "invalid",     "not_found", "refused",
-                                               "io",      "corrupt",     "version",   "unsupported",
-                                               "stale",   "cancelled",   "internal"};
+constexpr std::array<const char*, 11> kClasses{"ok",    "invalid",   "not_found", "refused",
+                                               "io",    "corrupt",   "version",   "unsupported",
+                                               "stale", "cancelled", "internal"};
 constexpr std::array<const char*, 16> kReasons{
-    "none",  "no_evictable", "over_budget",     "lower_tier_busy", "leased",    "checksum",
-    "generation", "layout_mismatch", "quota",   "no_space",        "truncated", "out_of_range",
-    "forked", "mask",        "pending",         "thrash"};
+    "none",   "no_evictable", "over_budget", "lower_tier_busy",
+    "leased", "checksum",     "generation",  "layout_mismatch",
+    "quota",  "no_space",     "truncated",   "out_of_range",
+    "forked", "mask",         "pending",     "thrash"};
 
 template <std::size_t N>
 const char* name_at(const std::array<const char*, N>& names, int32_t index) {
@@ -57,6 +58,8 @@ const char* lehr_status_name(lehr_status status) {
   return status >= 0 ? name_at(kPositive, status) : name_at(kClasses, LEHR_STATUS_CLASS(status));
 }
 
-const char* lehr_reason_name(lehr_status status) { return name_at(kReasons, LEHR_STATUS_REASON(status)); }
+const char* lehr_reason_name(lehr_status status) {
+  return name_at(kReasons, LEHR_STATUS_REASON(status));
+}
 
 }  // extern "C"

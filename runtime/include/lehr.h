@@ -1,35 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lehr: tiering of transformer KV caches across HBM, host memory and NVMe. The C interface of liblehr.
+ * Lehr: tiering of transformer KV caches across HBM, host memory and NVMe. The C interface of
+ * liblehr.
  *
  * Two levels, either or both in one runtime:
  *   step level        Lehr keeps the page table: sequences, decode steps, which pages are read;
- *   placement level   the engine keeps its own pools: blocks with content keys, stored and loaded by jobs.
+ *   placement level   the engine keeps its own pools: blocks with content keys, stored and loaded
+ *                     by jobs.
  *
  * Rules that hold for every function and are not repeated:
  *
- * Handles  are numbers in a struct, a struct for each kind; all zero is null. They are looked up, never
- *          followed: a null, stale, foreign or invented handle is refused with class LEHR_CLASS_STALE.
- * Status   LEHR_OK (0) is done, a positive status is information, a negative one is a failure with a class
- *          (what kind) and a reason (why). A refusal leaves the state as it was. lehr_last_error() has the
- *          details of this thread's latest failure.
- * Structs  (but handles and lehr_bytes) start with struct_size, which the caller sets to sizeof of the struct; all other fields may be 0,
- *          which means the default. Structs grow at the end only. A larger struct than this library knows is
- *          accepted if what it does not know is 0, else refused with class LEHR_CLASS_VERSION; a smaller one
- *          than its first released size is refused. A result struct is never written past its struct_size.
- * Arrays   of structs: the struct_size of the first element is the distance between elements. Its value is a
- *          multiple of 8.
- * Strings  are bytes with a size; they need no terminating 0 and are not kept. Text results are copied to a
- *          buffer of the caller with a terminating 0, cut if need be; the needed size goes to *needed.
- * Batches  return LEHR_OK if all items went well, LEHR_PARTIAL if some did, else the first item's failure.
- *          `statuses`, where not NULL, gets one status an item.
- * Fork     A child of a process that used the library may not use it: LEHR_CLASS_REFUSED, LEHR_REASON_FORKED.
+ * Handles  are numbers in a struct, a struct for each kind; all zero is null. They are looked up,
+ *          never followed: a null, stale, foreign or invented handle is refused with class
+ *          LEHR_CLASS_STALE.
+ * Status   LEHR_OK (0) is done, a positive status is information, a negative one is a failure with
+ *          a class (what kind) and a reason (why). A refusal leaves the state as it was.
+ *          lehr_last_error() has the details of this thread's latest failure.
+ * Structs  (but handles and lehr_bytes) start with struct_size, which the caller sets to sizeof of
+ *          the struct; all other fields may be 0, which means the default. Structs grow at the end
+ *          only. A larger struct than this library knows is accepted if what it does not know is 0,
+ *          else refused with class LEHR_CLASS_VERSION; a smaller one than its first released size
+ *          is refused. A result struct is never written past its struct_size.
+ * Arrays   of structs: the struct_size of the first element is the distance between elements. Its
+ *          value is a multiple of 8.
+ * Strings  are bytes with a size; they need no terminating 0 and are not kept. Text results are
+ *          copied to a buffer of the caller with a terminating 0, cut if need be; the needed size
+ *          goes to *needed.
+ * Batches  return LEHR_OK if all items went well, LEHR_PARTIAL if some did, else the first item's
+ *          failure. `statuses`, where not NULL, gets one status an item.
+ * Fork     A child of a process that used the library may not use it: LEHR_CLASS_REFUSED,
+ *          LEHR_REASON_FORKED.
  * Calls    never call back into the caller, never raise signals, never exit the process.
  * Streams  `stream` arguments are cudaStream_t on the cuda machine and NULL on sim and host.
  *
- * Each declaration carries labels: Thread (any: from several threads at once; serial: any thread, calls on one
- * runtime take turns inside), Stream (what it promises about stream order), Blocks, Errors (classes and
- * reasons beside the general ones), Since, Stability.
+ * Each declaration carries labels: Thread (any: from several threads at once; serial: any thread,
+ * calls on one runtime take turns inside), Stream (what it promises about stream order), Blocks,
+ * Errors (classes and reasons beside the general ones), Since, Stability.
  */
 #ifndef LEHR_H
 #define LEHR_H
@@ -47,14 +53,14 @@ extern "C" {
 #define LEHR_API
 #endif
 
-/* ---- Version ---------------------------------------------------------------------------------------- */
+/* ---- Version --------------------------------------------------------------------------------- */
 
 #define LEHR_VERSION_MAJOR 0
 #define LEHR_VERSION_MINOR 1
 #define LEHR_VERSION_PATCH 0
 #define LEHR_VERSION (LEHR_VERSION_MAJOR * 1000000 + LEHR_VERSION_MINOR * 1000 + LEHR_VERSION_PATCH)
 
-/* ---- Status ----------------------------------------------------------------------------------------- */
+/* ---- Status ---------------------------------------------------------------------------------- */
 
 typedef int32_t lehr_status;
 
@@ -99,41 +105,52 @@ enum {
 };
 
 #define LEHR_STATUS_CLASS(status) ((status) < 0 ? (int32_t)((0u - (uint32_t)(status)) & 0xFFu) : 0)
-#define LEHR_STATUS_REASON(status) ((status) < 0 ? (int32_t)(((0u - (uint32_t)(status)) >> 8) & 0xFFu) : 0)
+#define LEHR_STATUS_REASON(status) \
+  ((status) < 0 ? (int32_t)(((0u - (uint32_t)(status)) >> 8) & 0xFFu) : 0)
 #define LEHR_MAKE_STATUS(class_, reason) (-(lehr_status)((class_) | ((reason) << 8)))
 
 /*
  * The version of the library that is running, as LEHR_VERSION.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API uint32_t lehr_version(void);
 
 /*
  * How the library was built, as a JSON object: version, cuda, io_uring, check level.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: experimental.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_build_info(char* buffer, size_t size, size_t* needed);
 
 /*
  * The name of a status: "ok", "pending", "partial", "retry", or its class, for example "refused".
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API const char* lehr_status_name(lehr_status status);
 
 /*
  * The name of a status's reason, for example "no_evictable"; "none" if it has none.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API const char* lehr_reason_name(lehr_status status);
 
 /*
- * Copies the details of the calling thread's latest failure; returns the size that all of it needs, with the
- * terminating 0. Calls that go well leave it as it is.
- * Thread: any, each has its own. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Copies the details of the calling thread's latest failure; returns the size that all of it needs,
+ * with the terminating 0. Calls that go well leave it as it is.
+ * Thread: any, each has its own. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API size_t lehr_last_error(char* buffer, size_t size);
 
-/* ---- Runtime ---------------------------------------------------------------------------------------- */
+/* ---- Runtime --------------------------------------------------------------------------------- */
 
 typedef struct lehr_runtime {
   uint64_t id;
@@ -141,27 +158,30 @@ typedef struct lehr_runtime {
 
 typedef struct lehr_open_options {
   uint32_t struct_size;
-  uint32_t flags;          /* 0 */
-  const char* config;      /* TOML text; see docs of the configuration keys */
+  uint32_t flags;     /* 0 */
+  const char* config; /* TOML text; see docs of the configuration keys */
   size_t config_size;
   const char* config_path; /* or a file, 0-terminated; not both */
 } lehr_open_options;
 
 /*
- * Opens a runtime. `version` is the caller's LEHR_VERSION: one of a newer major version is refused. The step
- * level is there if the configuration has a geometry, the placement level if it has placement.block_bytes.
- * Several runtimes in one process know nothing of each other.
- * Thread: any. Stream: none. Blocks: while memory is taken and files are made. Errors: VERSION; INVALID with
- * file, line, key and range; IO and NO_SPACE of the NVMe file; UNSUPPORTED machine. Since: 0.1.
- * Stability: stable.
+ * Opens a runtime. `version` is the caller's LEHR_VERSION: one of a newer major version is refused.
+ * The step level is there if the configuration has a geometry, the placement level if it has
+ * placement.block_bytes. Several runtimes in one process know nothing of each other.
+ * Thread: any. Stream: none. Blocks: while memory is taken and files are made.
+ * Errors: VERSION; INVALID with file, line, key and range; IO and NO_SPACE of the NVMe file;
+ *   UNSUPPORTED machine.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_open(uint32_t version, const lehr_open_options* options, lehr_runtime* out);
+LEHR_API lehr_status lehr_open(uint32_t version, const lehr_open_options* options,
+                               lehr_runtime* out);
 
 /*
- * Closes a runtime. Jobs that are queued are dropped; calls of other threads that are under way end first.
- * All of its handles are stale from then on. Pools belong to the caller again.
- * Thread: any. Stream: none. Blocks: until bytes that are moving have arrived. Errors: none. Since: 0.1.
- * Stability: stable.
+ * Closes a runtime. Jobs that are queued are dropped; calls of other threads that are under way end
+ * first. All of its handles are stale from then on. Pools belong to the caller again.
+ * Thread: any. Stream: none. Blocks: until bytes that are moving have arrived.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_close(lehr_runtime runtime);
 
@@ -177,8 +197,8 @@ typedef struct lehr_runtime_info {
   uint32_t q_heads;
   uint32_t head_dim;
   uint32_t page_tokens;
-  uint32_t tiers;       /* of the platform: for lehr_tier_describe */
-  uint32_t links;       /* of the platform: for lehr_link_describe */
+  uint32_t tiers; /* of the platform: for lehr_tier_describe */
+  uint32_t links; /* of the platform: for lehr_link_describe */
   uint32_t reserved;
   uint64_t page_bytes;
   uint64_t block_bytes; /* a slot of the placement level */
@@ -186,7 +206,9 @@ typedef struct lehr_runtime_info {
 
 /*
  * What the runtime is.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_runtime_describe(lehr_runtime runtime, lehr_runtime_info* out);
 
@@ -203,7 +225,9 @@ typedef struct lehr_tier_info {
 
 /*
  * A tier of the platform, by index.
- * Thread: serial. Stream: none. Blocks: no. Errors: OUT_OF_RANGE. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: OUT_OF_RANGE.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_tier_describe(lehr_runtime runtime, uint32_t index, lehr_tier_info* out);
 
@@ -218,14 +242,18 @@ typedef struct lehr_link_info {
 
 /*
  * A link of the platform, by index: the index of the link arrays in lehr_step_report.
- * Thread: any. Stream: none. Blocks: no. Errors: OUT_OF_RANGE. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: OUT_OF_RANGE.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_link_describe(lehr_runtime runtime, uint32_t index, lehr_link_info* out);
 
 /*
- * Lines for people: what was asked for and could not be had (O_DIRECT, io_uring, NUMA binding), and what the
- * planner advises, with numbers.
- * Thread: serial. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Lines for people: what was asked for and could not be had (O_DIRECT, io_uring, NUMA binding), and
+ * what the planner advises, with numbers.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_notes(lehr_runtime runtime, char* buffer, size_t size, size_t* needed);
 
@@ -242,26 +270,30 @@ typedef struct lehr_stat_info {
 typedef struct lehr_stat_value {
   uint32_t struct_size;
   int32_t type;
-  uint64_t count;  /* counters and gauges */
-  double seconds;  /* LEHR_STAT_SECONDS */
+  uint64_t count; /* counters and gauges */
+  double seconds; /* LEHR_STAT_SECONDS */
 } lehr_stat_value;
 
 /*
- * Name, type, unit and help of a statistic, by index from 0; the list is the same for all runtimes and only
- * ever grows.
- * Thread: any. Stream: none. Blocks: no. Errors: OUT_OF_RANGE past the last. Since: 0.1. Stability: stable.
+ * Name, type, unit and help of a statistic, by index from 0; the list is the same for all runtimes
+ * and only ever grows.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: OUT_OF_RANGE past the last.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_stat_describe(uint32_t index, lehr_stat_info* out);
 
 /*
- * All statistics at one moment, in the order of lehr_stat_describe. *count gets their number; no more than
- * `capacity` are written.
- * Thread: serial. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * All statistics at one moment, in the order of lehr_stat_describe. *count gets their number; no
+ * more than `capacity` are written.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_stats_read(lehr_runtime runtime, lehr_stat_value* values, size_t capacity,
                                      size_t* count);
 
-/* ---- Step level: sequences -------------------------------------------------------------------------- */
+/* ---- Step level: sequences ------------------------------------------------------------------- */
 
 typedef struct lehr_sequence {
   uint64_t id;
@@ -269,99 +301,115 @@ typedef struct lehr_sequence {
 
 typedef struct lehr_sequence_desc {
   uint32_t struct_size;
-  uint32_t flags;            /* 0 */
-  uint64_t prompt_tokens;    /* computed already: its full pages get a copy on the home tier */
-  const uint32_t* first_use; /* only with full knowledge, for oracles: tick of the first read of each full */
-  uint64_t first_use_count;  /*   prompt page, by (layer, KV head, page); else NULL and 0 */
+  uint32_t flags;         /* 0 */
+  uint64_t prompt_tokens; /* computed already: its full pages get a copy on the home tier */
+  /* Only with full knowledge, for oracles: the tick of the first read of each full prompt page, by
+     (layer, KV head, page); else NULL and 0. */
+  const uint32_t* first_use;
+  uint64_t first_use_count;
 } lehr_sequence_desc;
 
 /*
  * Creates sequences whose prompts were computed; all or none.
- * Thread: serial. Stream: none. Blocks: on host, while prompt pages are written. Errors: INVALID inside a step;
- * OVER_BUDGET or NO_SPACE if pages or tails do not fit. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: on host, while prompt pages are written.
+ * Errors: INVALID inside a step; OVER_BUDGET or NO_SPACE if pages or tails do not fit.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_sequence_desc* items, size_t count,
-                                          lehr_sequence* out);
+LEHR_API lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_sequence_desc* items,
+                                          size_t count, lehr_sequence* out);
 
 /*
- * Forks sequences: the pages of each are shared and nothing is copied until one of the two writes to a shared
- * tail.
- * Thread: serial. Stream: none. Blocks: no. Errors: INVALID inside a step or of a suspended parent;
- * OVER_BUDGET. Since: 0.1. Stability: stable.
+ * Forks sequences: the pages of each are shared and nothing is copied until one of the two writes
+ * to a shared tail.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step or of a suspended parent; OVER_BUDGET.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parents, size_t count,
-                                        lehr_sequence* out, lehr_status* statuses);
+LEHR_API lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parents,
+                                        size_t count, lehr_sequence* out, lehr_status* statuses);
 
 /*
  * Suspends sequences: they leave HBM, and take no steps until resumed.
- * Thread: serial. Stream: none. Blocks: on host, while tails are written. Errors: INVALID inside a step;
- * LOWER_TIER_BUSY. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: on host, while tails are written.
+ * Errors: INVALID inside a step; LOWER_TIER_BUSY.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                                           lehr_status* statuses);
+LEHR_API lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences,
+                                           size_t count, lehr_status* statuses);
 
 /*
  * Resumes suspended sequences; their pages come back as they are read.
- * Thread: serial. Stream: none. Blocks: no. Errors: INVALID inside a step or if not suspended; OVER_BUDGET.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step or if not suspended; OVER_BUDGET.
  * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_sequence_resume(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                                          lehr_status* statuses);
+LEHR_API lehr_status lehr_sequence_resume(lehr_runtime runtime, const lehr_sequence* sequences,
+                                          size_t count, lehr_status* statuses);
 
 /*
  * Releases sequences: pages that nobody shares are freed.
- * Thread: serial. Stream: none. Blocks: no. Errors: INVALID inside a step. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_sequence_release(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                                           lehr_status* statuses);
+LEHR_API lehr_status lehr_sequence_release(lehr_runtime runtime, const lehr_sequence* sequences,
+                                           size_t count, lehr_status* statuses);
 
 /*
  * Tokens of a sequence so far.
- * Thread: serial. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_sequence_tokens(lehr_runtime runtime, lehr_sequence sequence, uint64_t* out);
+LEHR_API lehr_status lehr_sequence_tokens(lehr_runtime runtime, lehr_sequence sequence,
+                                          uint64_t* out);
 
-/* ---- Step level: decode steps ----------------------------------------------------------------------- */
+/* ---- Step level: decode steps ---------------------------------------------------------------- */
 
 /*
- * Begins a step in which each of the sequences gets one token. Then lehr_step_layer for each layer from 0, and
- * lehr_step_end.
- * Thread: serial. Stream: later layers follow it; `stream` is NULL on sim and host. Blocks: no. Errors: INVALID
- * inside a step or of a suspended sequence; refused if a tail page finds no room. Since: 0.1.
- * Stability: stable.
+ * Begins a step in which each of the sequences gets one token. Then lehr_step_layer for each layer
+ * from 0, and lehr_step_end.
+ * Thread: serial. Stream: later layers follow it; `stream` is NULL on sim and host. Blocks: no.
+ * Errors: INVALID inside a step or of a suspended sequence; refused if a tail page finds no room.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                                     void* stream);
+LEHR_API lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences,
+                                     size_t count, void* stream);
 
 typedef struct lehr_selection {
   uint32_t struct_size;
   uint32_t kv_head;
   lehr_sequence sequence;
-  const uint32_t* pages;    /* ascending page indices of the sequence; the tail page is read in any case */
-  const uint32_t* next_use; /* aligned with pages: tick of the next read; only with full knowledge */
-  const uint8_t* mass;      /* log2 codes of the softmax mass of all pages of the context, or NULL */
-  const uint8_t* peak;      /* the same, the maximum over the group's query heads, or NULL */
+  const uint32_t*
+      pages; /* ascending page indices of the sequence; the tail page is read in any case */
+  const uint32_t*
+      next_use;        /* aligned with pages: tick of the next read; only with full knowledge */
+  const uint8_t* mass; /* log2 codes of the softmax mass of all pages of the context, or NULL */
+  const uint8_t* peak; /* the same, the maximum over the group's query heads, or NULL */
   uint32_t page_count;
   uint32_t code_count;      /* of mass and of peak: the pages of the context */
-  uint32_t filled_next_use; /* with full knowledge: of the page that became full in the step before, or 0 */
+  uint32_t filled_next_use; /* with full knowledge: of the page that became full in the step before,
+                               or 0 */
   uint32_t reserved;
 } lehr_selection;
 
 /*
- * One layer of the step: what each KV group (sequence and KV head) reads. Groups that are left out read their
- * tail page only.
- * Thread: serial. Stream: after the layers before it. Blocks: on host, while the layer's bytes move. Errors:
- * INVALID layer order, page index, KV head or code count; CORRUPT if a page did not hold what was written; the
- * step can then only be abandoned. Since: 0.1. Stability: stable.
+ * One layer of the step: what each KV group (sequence and KV head) reads. Groups that are left out
+ * read their tail page only.
+ * Thread: serial. Stream: after the layers before it. Blocks: on host, while the layer's bytes
+ *   move.
+ * Errors: INVALID layer order, page index, KV head or code count; CORRUPT if a page did not hold
+ *   what was written; the step can then only be abandoned.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_step_layer(lehr_runtime runtime, uint32_t layer, const lehr_selection* groups,
-                                     size_t count);
+LEHR_API lehr_status lehr_step_layer(lehr_runtime runtime, uint32_t layer,
+                                     const lehr_selection* groups, size_t count);
 
 typedef struct lehr_step_report {
   uint32_t struct_size;
   uint32_t link_count;
-  double total_seconds;    /* predicted: the sum over layers; so are the terms below */
-  double exposed_seconds;  /* transfer time that the step had to wait for */
+  double total_seconds;   /* predicted: the sum over layers; so are the terms below */
+  double exposed_seconds; /* transfer time that the step had to wait for */
   double compute_seconds;
   double hbm_seconds;
   double links_seconds;
@@ -372,11 +420,11 @@ typedef struct lehr_step_report {
   uint64_t hits;           /* of those, in HBM */
   uint64_t misses;
   uint64_t tail_reads;
-  uint64_t installed;      /* misses kept by the read that brought them */
-  uint64_t promoted;       /* pages that arrived ahead of need */
-  uint64_t promoted_used;  /* promoted pages at their first read */
+  uint64_t installed;     /* misses kept by the read that brought them */
+  uint64_t promoted;      /* pages that arrived ahead of need */
+  uint64_t promoted_used; /* promoted pages at their first read */
   uint64_t written_back;
-  uint64_t staged;         /* pages brought from below the home tier */
+  uint64_t staged; /* pages brought from below the home tier */
   uint64_t dropped;
   uint64_t forced_drops;
   uint64_t refused_promotions;
@@ -388,24 +436,29 @@ typedef struct lehr_step_report {
 
 /*
  * Ends the step after its last layer. `out` may be NULL.
- * Thread: serial. Stream: after the layers. Blocks: no. Errors: INVALID before the last layer. Since: 0.1.
- * Stability: stable.
+ * Thread: serial. Stream: after the layers. Blocks: no.
+ * Errors: INVALID before the last layer.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_step_end(lehr_runtime runtime, lehr_step_report* out);
 
 /*
  * Gives up a step that cannot go on; what its layers did stays done.
- * Thread: serial. Stream: none. Blocks: no. Errors: INVALID outside a step. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID outside a step.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_step_abandon(lehr_runtime runtime);
 
 /*
  * The sum of all steps so far.
- * Thread: serial. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_step_totals(lehr_runtime runtime, lehr_step_report* out);
 
-/* ---- Placement level: names and pools --------------------------------------------------------------- */
+/* ---- Placement level: names and pools -------------------------------------------------------- */
 
 #define LEHR_MAX_KEY_BYTES 255
 
@@ -420,21 +473,21 @@ typedef struct lehr_bytes {
 } lehr_bytes;
 
 /*
- * How a block of a pool lies in memory; strides and offsets in bytes. opaque_bytes > 0: nothing but the size of
- * a block is known. Else: element (layer, K or V, head, token, i) of block b is at
- *   base + b * block_stride + (K: k_offset, V: v_offset) + layer * layer_stride + head * head_stride
- *        + token * token_stride + i * element_bytes
+ * How a block of a pool lies in memory; strides and offsets in bytes. opaque_bytes > 0: nothing but
+ * the size of a block is known. Else: element (layer, K or V, head, token, i) of block b is at
+ *   base + b * block_stride + (K: k_offset, V: v_offset) + layer * layer_stride
+ *        + head * head_stride + token * token_stride + i * element_bytes
  * and a fused layout has rows of 2 * head_dim elements, K then V.
  */
 typedef struct lehr_layout {
   uint32_t struct_size;
   uint32_t fused;
   uint64_t opaque_bytes;
-  uint32_t dtype;         /* the caller's number for the element type: compared, never interpreted */
+  uint32_t dtype; /* the caller's number for the element type: compared, never interpreted */
   uint32_t element_bytes;
   uint32_t layers;
   uint32_t kv_heads;
-  uint32_t tokens;        /* of a block */
+  uint32_t tokens; /* of a block */
   uint32_t head_dim;
   uint64_t block_stride;
   uint64_t layer_stride;
@@ -442,7 +495,7 @@ typedef struct lehr_layout {
   uint64_t token_stride;
   uint64_t k_offset;
   uint64_t v_offset;
-  uint32_t padding;       /* bytes after each row that carry nothing */
+  uint32_t padding; /* bytes after each row that carry nothing */
   uint32_t reserved;
 } lehr_layout;
 
@@ -460,11 +513,12 @@ typedef struct lehr_namespace_desc {
 } lehr_namespace_desc;
 
 /*
- * The namespace of a model, layout, rank and salt. The same description gives the same namespace; it lives as
- * long as the runtime. Keys of one namespace are never found in another: the same bytes in another layout are
- * a miss.
- * Thread: any. Stream: none. Blocks: no. Errors: INVALID layout; OUT_OF_RANGE if a block is larger than a slot;
- * OVER_BUDGET. Since: 0.1. Stability: stable.
+ * The namespace of a model, layout, rank and salt. The same description gives the same namespace;
+ * it lives as long as the runtime. Keys of one namespace are never found in another: the same bytes
+ * in another layout are a miss.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: INVALID layout; OUT_OF_RANGE if a block is larger than a slot; OVER_BUDGET.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_namespace_open(lehr_runtime runtime, const lehr_namespace_desc* desc,
                                          lehr_namespace* out);
@@ -477,8 +531,8 @@ enum { LEHR_MEMORY_HOST = 0 };
 
 typedef struct lehr_pool_desc {
   uint32_t struct_size;
-  int32_t memory;   /* LEHR_MEMORY_* */
-  void* base;       /* the caller's memory; may be NULL on sim, which moves no bytes */
+  int32_t memory; /* LEHR_MEMORY_* */
+  void* base;     /* the caller's memory; may be NULL on sim, which moves no bytes */
   uint64_t bytes;
   uint32_t blocks;
   uint32_t reserved;
@@ -486,33 +540,43 @@ typedef struct lehr_pool_desc {
 } lehr_pool_desc;
 
 /*
- * Registers memory of the caller as a pool of blocks. It must stay until lehr_pool_unregister went well.
- * Thread: any. Stream: none. Blocks: no. Errors: INVALID layout; OUT_OF_RANGE if the blocks do not fit.
+ * Registers memory of the caller as a pool of blocks. It must stay until lehr_pool_unregister went
+ * well.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: INVALID layout; OUT_OF_RANGE if the blocks do not fit.
  * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_pool_register(lehr_runtime runtime, const lehr_pool_desc* desc, lehr_pool* out);
+LEHR_API lehr_status lehr_pool_register(lehr_runtime runtime, const lehr_pool_desc* desc,
+                                        lehr_pool* out);
 
 /*
  * Gives a pool back to the caller.
- * Thread: any. Stream: none. Blocks: no. Errors: LEASED while jobs or claims use it. Since: 0.1.
- * Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: LEASED while jobs or claims use it.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_pool_unregister(lehr_runtime runtime, lehr_pool pool);
 
 /*
- * Bounds a tenant's blocks, each counted once with the size of a slot; 0 is no bound. A store that would pass
- * it makes the tenant's own least recently used blocks leave.
- * Thread: any. Stream: none. Blocks: no. Errors: OVER_BUDGET. Since: 0.1. Stability: stable.
+ * Bounds a tenant's blocks, each counted once with the size of a slot; 0 is no bound. A store that
+ * would pass it makes the tenant's own least recently used blocks leave.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: OVER_BUDGET.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_tenant_set_quota(lehr_runtime runtime, const lehr_bytes* tenant, uint64_t bytes);
+LEHR_API lehr_status lehr_tenant_set_quota(lehr_runtime runtime, const lehr_bytes* tenant,
+                                           uint64_t bytes);
 
 /*
  * Bytes of a tenant's blocks.
- * Thread: any. Stream: none. Blocks: no. Errors: NOT_FOUND. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: NOT_FOUND.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_tenant_usage(lehr_runtime runtime, const lehr_bytes* tenant, uint64_t* bytes);
+LEHR_API lehr_status lehr_tenant_usage(lehr_runtime runtime, const lehr_bytes* tenant,
+                                       uint64_t* bytes);
 
-/* ---- Placement level: look-up, leases, removal ------------------------------------------------------ */
+/* ---- Placement level: look-up, leases, removal ----------------------------------------------- */
 
 enum {
   LEHR_KEY_MISS = 0,
@@ -530,11 +594,13 @@ typedef struct lehr_lookup_result {
 
 /*
  * Looks keys up. *prefix (may be NULL) gets the number of hits before the first key that is none.
- * Thread: any. Stream: none. Blocks: never; LEHR_RETRY, with all keys LEHR_KEY_RETRY, if another thread holds
- * the directory. Errors: INVALID keys. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: never; LEHR_RETRY, with all keys LEHR_KEY_RETRY, if another
+ *   thread holds the directory.
+ * Errors: INVALID keys.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_lookup(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys, size_t count,
-                                 lehr_lookup_result* results, size_t* prefix);
+LEHR_API lehr_status lehr_lookup(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys,
+                                 size_t count, lehr_lookup_result* results, size_t* prefix);
 
 typedef struct lehr_lease {
   uint64_t id;
@@ -542,26 +608,31 @@ typedef struct lehr_lease {
 
 /*
  * Leases the copies of keys: they stay where they are until the lease is released. All or none.
- * Thread: any. Stream: none. Blocks: no. Errors: NOT_FOUND if a key has no copy. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: NOT_FOUND if a key has no copy.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_lease_acquire(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys,
-                                        size_t count, lehr_lease* out);
+LEHR_API lehr_status lehr_lease_acquire(lehr_runtime runtime, lehr_namespace ns,
+                                        const lehr_bytes* keys, size_t count, lehr_lease* out);
 
 /*
  * Releases a lease.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_lease_release(lehr_runtime runtime, lehr_lease lease);
 
 /*
  * Removes keys with all their copies.
- * Thread: any. Stream: none. Blocks: no. Errors: NOT_FOUND; LEASED; PENDING while being stored. Since: 0.1.
- * Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: NOT_FOUND; LEASED; PENDING while being stored.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_remove(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys, size_t count,
-                                 lehr_status* statuses);
+LEHR_API lehr_status lehr_remove(lehr_runtime runtime, lehr_namespace ns, const lehr_bytes* keys,
+                                 size_t count, lehr_status* statuses);
 
-/* ---- Placement level: claims ------------------------------------------------------------------------ */
+/* ---- Placement level: claims ----------------------------------------------------------------- */
 
 typedef struct lehr_claim {
   uint64_t id;
@@ -570,40 +641,46 @@ typedef struct lehr_claim {
 enum {
   LEHR_CLAIM_WAITING = 0,
   LEHR_CLAIM_GRANTED = 1,
-  LEHR_CLAIM_ROLLED_BACK = 2 /* told once: give back all blocks that it held; it waits for all of them now */
+  LEHR_CLAIM_ROLLED_BACK =
+      2 /* told once: give back all blocks that it held; it waits for all of them now */
 };
 
 /*
- * Claims blocks of a pool for somebody (a request, a sequence) that holds `held` already and needs `need` more
- * before it can run and give them back. Needs are granted whole or not at all, so that two claims can never
- * wait for each other's blocks.
- * Thread: any. Stream: none. Blocks: no. Errors: OVER_BUDGET if it could never be granted. Since: 0.1.
- * Stability: experimental.
+ * Claims blocks of a pool for somebody (a request, a sequence) that holds `held` already and needs
+ * `need` more before it can run and give them back. Needs are granted whole or not at all, so that
+ * two claims can never wait for each other's blocks.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: OVER_BUDGET if it could never be granted.
+ * Since: 0.1. Stability: experimental.
  */
-LEHR_API lehr_status lehr_claim_open(lehr_runtime runtime, lehr_pool pool, uint32_t held, uint32_t need,
-                                     lehr_claim* out);
+LEHR_API lehr_status lehr_claim_open(lehr_runtime runtime, lehr_pool pool, uint32_t held,
+                                     uint32_t need, lehr_claim* out);
 
 /*
  * A granted claim asks for `need` more.
- * Thread: any. Stream: none. Blocks: no. Errors: PENDING while its last need is not granted; OVER_BUDGET.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: PENDING while its last need is not granted; OVER_BUDGET.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_claim_extend(lehr_runtime runtime, lehr_claim claim, uint32_t need);
 
 /*
  * The state of a claim, LEHR_CLAIM_*.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: experimental.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_claim_query(lehr_runtime runtime, lehr_claim claim, int32_t* state);
 
 /*
  * Closes a claim: all of its blocks are free for others.
- * Thread: any. Stream: none. Blocks: no. Errors: LEASED while jobs load into its blocks. Since: 0.1.
- * Stability: experimental.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: LEASED while jobs load into its blocks.
+ * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_claim_close(lehr_runtime runtime, lehr_claim claim);
 
-/* ---- Placement level: jobs -------------------------------------------------------------------------- */
+/* ---- Placement level: jobs ------------------------------------------------------------------- */
 
 typedef struct lehr_job {
   uint64_t id;
@@ -616,8 +693,8 @@ typedef struct lehr_item {
   uint32_t flags;
   const void* key;
   uint32_t key_size;
-  uint32_t block;  /* of the pool: stored from, or loaded into */
-  lehr_pool pool;  /* null only on sim */
+  uint32_t block; /* of the pool: stored from, or loaded into */
+  lehr_pool pool; /* null only on sim */
 } lehr_item;
 
 enum {
@@ -633,21 +710,23 @@ enum {
 
 #define LEHR_NO_SLOT 0xFFFFFFFFu
 
-/* What becomes of one item. Slots are stable numbers: with them, another process can be the mover. */
+/* What becomes of one item. Slots are stable numbers: with them, another process can be the mover.
+ */
 typedef struct lehr_item_state {
   uint32_t struct_size;
   int32_t state;      /* LEHR_ITEM_* */
   lehr_status status; /* of a failed one */
   int32_t tier;       /* stored into, or loaded from */
   uint32_t slot;
-  uint32_t host_slot; /* of a load from below host: where a copy stays on the way, or LEHR_NO_SLOT */
+  uint32_t
+      host_slot; /* of a load from below host: where a copy stays on the way, or LEHR_NO_SLOT */
 } lehr_item_state;
 
 typedef struct lehr_evicted {
   uint32_t struct_size;
   int32_t tier;
   lehr_namespace ns;
-  int32_t reason;    /* LEHR_REASON_NONE: for room */
+  int32_t reason; /* LEHR_REASON_NONE: for room */
   uint32_t key_size;
   uint8_t key[LEHR_MAX_KEY_BYTES + 1];
 } lehr_evicted;
@@ -656,7 +735,7 @@ enum { LEHR_PRIORITY_LOW = -1, LEHR_PRIORITY_NORMAL = 0, LEHR_PRIORITY_HIGH = 1 
 
 typedef struct lehr_store_request {
   uint32_t struct_size;
-  int32_t priority;   /* LEHR_PRIORITY_*: lower ones leave first */
+  int32_t priority; /* LEHR_PRIORITY_*: lower ones leave first */
   lehr_namespace ns;
   uint64_t caller_id; /* the caller's own number for the job */
   uint32_t tiers;     /* filter, LEHR_TIER_BIT_*; 0: all */
@@ -664,17 +743,21 @@ typedef struct lehr_store_request {
 } lehr_store_request;
 
 /*
- * Prepares a store: which items are to be moved, into which slots, and what leaves for them. Nothing is moved
- * yet; the keys are pending until the job ends. All items get their slots or the call is refused. `states`
- * (may be NULL) gets `count` entries. *evicted_count (may be NULL) gets the number of evicted copies, of which
- * at most evicted_capacity are written; all of them are events, too.
- * Thread: any. Stream: none. Blocks: no. Errors: NO_EVICTABLE, LOWER_TIER_BUSY, OVER_BUDGET, QUOTA; LEASED if a
- * block is being loaded into; LAYOUT_MISMATCH; OUT_OF_RANGE. Since: 0.1. Stability: stable.
+ * Prepares a store: which items are to be moved, into which slots, and what leaves for them.
+ * Nothing is moved yet; the keys are pending until the job ends. All items get their slots or the
+ * call is refused. `states` (may be NULL) gets `count` entries. *evicted_count (may be NULL) gets
+ * the number of evicted copies, of which at most evicted_capacity are written; all of them are
+ * events, too.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: NO_EVICTABLE, LOWER_TIER_BUSY, OVER_BUDGET, QUOTA; LEASED if a block is being loaded
+ *   into; LAYOUT_MISMATCH; OUT_OF_RANGE.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_store_prepare(lehr_runtime runtime, const lehr_store_request* request,
-                                        const lehr_item* items, size_t count, lehr_item_state* states,
-                                        lehr_evicted* evicted, size_t evicted_capacity,
-                                        size_t* evicted_count, lehr_job* out);
+                                        const lehr_item* items, size_t count,
+                                        lehr_item_state* states, lehr_evicted* evicted,
+                                        size_t evicted_capacity, size_t* evicted_count,
+                                        lehr_job* out);
 
 enum { LEHR_LOAD_PARTIAL = 1 /* flag: load what is there; else one missing key refuses all */ };
 
@@ -688,37 +771,41 @@ typedef struct lehr_load_request {
 
 /*
  * Prepares a load: finds the copies and pins them until the job ends.
- * Thread: any. Stream: none. Blocks: no. Errors: NOT_FOUND; PENDING if a key is being stored or the claim is
- * not granted; LEASED if a block is in use by another job; OVER_BUDGET; LAYOUT_MISMATCH; OUT_OF_RANGE.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: NOT_FOUND; PENDING if a key is being stored or the claim is not granted; LEASED if a
+ *   block is in use by another job; OVER_BUDGET; LAYOUT_MISMATCH; OUT_OF_RANGE.
  * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_request* request,
-                                       const lehr_item* items, size_t count, lehr_item_state* states,
-                                       lehr_job* out);
+                                       const lehr_item* items, size_t count,
+                                       lehr_item_state* states, lehr_job* out);
 
 /*
- * Has Lehr move the bytes of prepared jobs. Pool blocks must not change (store) or be used (load) until the job
- * ends. Not on sim, where the caller moves them and calls lehr_job_complete.
- * Thread: any. Stream: jobs start after the work enqueued in `stream`; NULL on host. Blocks: no. Errors:
- * UNSUPPORTED on sim or with a stream on host; INVALID if submitted before. Since: 0.1. Stability: stable.
- */
-LEHR_API lehr_status lehr_jobs_submit(lehr_runtime runtime, const lehr_job* jobs, size_t count, void* stream,
-                                      lehr_status* statuses);
-
-/*
- * On sim: the caller moved the bytes. `results` has one status for each item of the job, in order; those of
- * items not in LEHR_ITEM_MOVE are not looked at. LEHR_OK publishes a store. A copy whose load failed is
- * forgotten, unless its status is of class LEHR_CLASS_CANCELLED.
- * Thread: any. Stream: none. Blocks: no. Errors: UNSUPPORTED where Lehr moves bytes; INVALID count or status.
+ * Has Lehr move the bytes of prepared jobs. Pool blocks must not change (store) or be used (load)
+ * until the job ends. Not on sim, where the caller moves them and calls lehr_job_complete.
+ * Thread: any. Stream: jobs start after the work enqueued in `stream`; NULL on host. Blocks: no.
+ * Errors: UNSUPPORTED on sim or with a stream on host; INVALID if submitted before.
  * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job, const lehr_status* results,
-                                       size_t count);
+LEHR_API lehr_status lehr_jobs_submit(lehr_runtime runtime, const lehr_job* jobs, size_t count,
+                                      void* stream, lehr_status* statuses);
+
+/*
+ * On sim: the caller moved the bytes. `results` has one status for each item of the job, in order;
+ * those of items not in LEHR_ITEM_MOVE are not looked at. LEHR_OK publishes a store. A copy whose
+ * load failed is forgotten, unless its status is of class LEHR_CLASS_CANCELLED.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: UNSUPPORTED where Lehr moves bytes; INVALID count or status.
+ * Since: 0.1. Stability: stable.
+ */
+LEHR_API lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job,
+                                       const lehr_status* results, size_t count);
 
 /*
  * Cancels jobs that have not started: their slots and pins are free again.
- * Thread: any. Stream: none. Blocks: no. Errors: PENDING while bytes move; INVALID if done. Since: 0.1.
- * Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: PENDING while bytes move; INVALID if done.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_jobs_cancel(lehr_runtime runtime, const lehr_job* jobs, size_t count,
                                       lehr_status* statuses);
@@ -728,74 +815,88 @@ enum { LEHR_JOB_PREPARED = 0, LEHR_JOB_QUEUED = 1, LEHR_JOB_RUNNING = 2, LEHR_JO
 
 typedef struct lehr_job_report {
   uint32_t struct_size;
-  int32_t kind;       /* LEHR_JOB_STORE or LEHR_JOB_LOAD */
+  int32_t kind; /* LEHR_JOB_STORE or LEHR_JOB_LOAD */
   lehr_job job;
   uint64_t caller_id;
   int32_t state;      /* LEHR_JOB_PREPARED ... LEHR_JOB_DONE */
-  lehr_status status; /* done: LEHR_OK, LEHR_PARTIAL, or the first failure if all failed; else LEHR_PENDING */
+  lehr_status status; /* done: LEHR_OK, LEHR_PARTIAL, or the first failure if all failed; else
+                         LEHR_PENDING */
   uint32_t items;
   uint32_t succeeded;
-  uint32_t failed;    /* or cancelled */
+  uint32_t failed; /* or cancelled */
   uint32_t reserved;
 } lehr_job_report;
 
 /*
- * Takes the reports of jobs that ended since they were last taken, in order. *count gets their number, 0 if
- * there are none. A job that was taken still has to be released.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Takes the reports of jobs that ended since they were last taken, in order. *count gets their
+ * number, 0 if there are none. A job that was taken still has to be released.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_jobs_poll(lehr_runtime runtime, lehr_job_report* reports, size_t capacity,
                                     size_t* count);
 
 /*
- * A descriptor that is readable while lehr_jobs_poll has something: for poll, epoll and the like. It belongs to
- * the runtime: neither read nor close it.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * A descriptor that is readable while lehr_jobs_poll has something: for poll, epoll and the like.
+ * It belongs to the runtime: neither read nor close it.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_jobs_event_fd(lehr_runtime runtime, int32_t* fd);
 
 /*
  * How a job stands.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_job_query(lehr_runtime runtime, lehr_job job, lehr_job_report* out);
 
 /*
  * How the items of a job stand. *count gets their number; no more than `capacity` are written.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_job_items(lehr_runtime runtime, lehr_job job, lehr_item_state* states,
                                     size_t capacity, size_t* count);
 
 /*
- * Waits until a submitted job has ended: LEHR_OK, or LEHR_PENDING when timeout_ns passed first. How it ended is
- * for lehr_job_query.
- * Thread: any. Stream: none. Blocks: up to timeout_ns, at most an hour. Errors: INVALID if it was not submitted.
+ * Waits until a submitted job has ended: LEHR_OK, or LEHR_PENDING when timeout_ns passed first. How
+ * it ended is for lehr_job_query.
+ * Thread: any. Stream: none. Blocks: up to timeout_ns, at most an hour.
+ * Errors: INVALID if it was not submitted.
  * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_job_wait(lehr_runtime runtime, lehr_job job, int64_t timeout_ns);
 
 /*
- * Waits until all submitted jobs have ended and every block that is to be on NVMe is there: LEHR_OK, or
- * LEHR_PENDING when timeout_ns passed first.
- * Thread: any. Stream: none. Blocks: up to timeout_ns, at most an hour. Errors: none. Since: 0.1.
- * Stability: stable.
+ * Waits until all submitted jobs have ended and every block that is to be on NVMe is there:
+ * LEHR_OK, or LEHR_PENDING when timeout_ns passed first.
+ * Thread: any. Stream: none. Blocks: up to timeout_ns, at most an hour.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_jobs_drain(lehr_runtime runtime, int64_t timeout_ns);
 
 /*
  * Forgets jobs that have ended.
- * Thread: any. Stream: none. Blocks: no. Errors: PENDING if it has not ended. Since: 0.1. Stability: stable.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: PENDING if it has not ended.
+ * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_jobs_release(lehr_runtime runtime, const lehr_job* jobs, size_t count,
                                        lehr_status* statuses);
 
-/* ---- Placement level: events ------------------------------------------------------------------------ */
+/* ---- Placement level: events ----------------------------------------------------------------- */
 
 enum {
-  LEHR_EVENT_STORED = 1,  /* a tier has a valid copy of the key */
-  LEHR_EVENT_REMOVED = 2, /* a tier's copy of the key is gone; the reason says why, NONE is for room */
-  LEHR_EVENT_WARNING = 3  /* `key` is a line of text */
+  LEHR_EVENT_STORED = 1, /* a tier has a valid copy of the key */
+  LEHR_EVENT_REMOVED =
+      2, /* a tier's copy of the key is gone; the reason says why, NONE is for room */
+  LEHR_EVENT_WARNING = 3 /* `key` is a line of text */
 };
 
 typedef struct lehr_event {
@@ -811,12 +912,14 @@ typedef struct lehr_event {
 } lehr_event;
 
 /*
- * Takes the oldest events, in order. *dropped (may be NULL) gets the number of events, since the runtime was
- * opened, that nobody fetched in time.
- * Thread: any. Stream: none. Blocks: no. Errors: none. Since: 0.1. Stability: stable.
+ * Takes the oldest events, in order. *dropped (may be NULL) gets the number of events, since the
+ * runtime was opened, that nobody fetched in time.
+ * Thread: any. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: stable.
  */
-LEHR_API lehr_status lehr_events_read(lehr_runtime runtime, lehr_event* events, size_t capacity, size_t* count,
-                                      uint64_t* dropped);
+LEHR_API lehr_status lehr_events_read(lehr_runtime runtime, lehr_event* events, size_t capacity,
+                                      size_t* count, uint64_t* dropped);
 
 #ifdef __cplusplus
 }
