@@ -160,6 +160,11 @@ Error still_running(std::size_t jobs) {
 
 }  // namespace
 
+std::size_t TransferEngine::wait_some(std::span<MoveResult> out, std::int64_t bound_ns) {
+  wait_for(*core_, bound_ns, [&] { return !core_->results.empty() || core_->unfinished == 0; });
+  return poll(out);
+}
+
 Status TransferEngine::wait(Ticket ticket, std::int64_t bound_ns) {
   const auto& open = core_->open_tickets;
   if (wait_for(*core_, bound_ns, [&] { return open.find(ticket) == open.end(); })) return {};

@@ -117,8 +117,8 @@ using Ticket = std::uint64_t;
 /// starts when the last reader of its destination and the writer of its source are done; nothing
 /// else waits for them. A move that fails leaves its page readable where it was.
 ///
-/// Thread safe. Nothing blocks but wait(), flush() and shutdown(); completions come to light, and
-/// queued work starts, in every submit(), poll() and wait() (or by a ControlLoop).
+/// Thread safe. Nothing blocks but the waits, flush() and shutdown(); completions come to light,
+/// and queued work starts, in every submit(), poll() and wait() (or by a ControlLoop).
 class TransferEngine {
  public:
   class Core;  // core/engine_core.hpp
@@ -149,6 +149,8 @@ class TransferEngine {
   Ticket submit(std::span<const PageMove> moves, std::span<Submission> out, bool atomic = false);
   /// Finished moves, in order of completion.
   std::size_t poll(std::span<MoveResult> out);
+  /// As poll(), but waits until there is one, nothing is unfinished, or the bound passes.
+  std::size_t wait_some(std::span<MoveResult> out, std::int64_t bound_ns);
   /// Waits for all moves of a submit(); refused with kPending when the bound passes.
   Status wait(Ticket ticket, std::int64_t bound_ns);
   Status wait_all(std::int64_t bound_ns);

@@ -68,7 +68,8 @@ Result<std::unique_ptr<PageFile>> PageFile::open(const PageFileConfig& config) {
 }
 
 PageFile::~PageFile() {
-  // An io_uring lets go of registered files some time after it is closed, and would keep the lock alive.
+  // An io_uring lets go of registered files some time after it is closed, and would keep the lock
+  // alive.
   if (!path_.empty() && fd_) ::flock(fd_.get(), LOCK_UN);
 }
 

@@ -2,8 +2,9 @@
 #include "transfer/control.hpp"
 
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <thread>
+
+#include <catch2/catch.hpp>
 
 #include "tests/transfer/transfer_world.hpp"
 #include "transfer/topology.hpp"

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures that were reported against systems of this kind, as small inputs. Each has a control that
-// shows the failure when the guard against it is switched off.
-#include <fcntl.h>
-
-#include <catch2/catch.hpp>
+// Failures that were reported against systems of this kind, as small inputs. Each has a control
+// that shows the failure when the guard against it is switched off.
 #include <cstring>
 #include <deque>
 #include <map>
 #include <thread>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
 
 #include "tests/transfer/transfer_world.hpp"
 #include "transfer/page_file.hpp"
@@ -59,7 +59,8 @@ class Worker {
   std::jthread thread_;
 };
 
-/// One round of "a slot is loaded into while it is still being read". Whether the reader saw its page.
+/// One round of "a slot is loaded into while it is still being read". Whether the reader saw its
+/// page.
 bool reuse_round(World& world, PageId round, bool guarded) {
   const PageId a = round * 4, b = a + 1, c = a + 2;
   const Place p = world.make(kHbm, a);
@@ -195,8 +196,8 @@ TEST_CASE("Case: nothing evictable is an error at once, not a spin") {
 
 namespace {
 
-/// Write-through of chains of pages: HBM over host over disk, each page dropped above only when it is
-/// below. `trusting` drops a page when its store was submitted, whatever became of it.
+/// Write-through of chains of pages: HBM over host over disk, each page dropped above only when it
+/// is below. `trusting` drops a page when its store was submitted, whatever became of it.
 struct WriteThrough {
   static constexpr SlotId kHbmPages = 668, kHostPages = 423, kDiskPages = 2000;
   World world;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <map>
+
+#include <catch2/catch.hpp>
 
 #include "kernels/base/rng.hpp"
 #include "tests/transfer/transfer_world.hpp"
@@ -113,9 +114,14 @@ TEST_CASE("Random moves keep every page whole and every slot counted") {
   Model model{world, Rng(seed), {}, {}, 0, 0};
   for (int step = 0; step < 4000; ++step) {
     switch (model.rng.below(8)) {
-      case 0: model.write(model.any_page()); break;
-      case 1: model.drop(model.any_page(), static_cast<TierId>(model.rng.below(3))); break;
-      default: model.move_some();
+      case 0:
+        model.write(model.any_page());
+        break;
+      case 1:
+        model.drop(model.any_page(), static_cast<TierId>(model.rng.below(3)));
+        break;
+      default:
+        model.move_some();
     }
     if (step % 10 == 0) model.verify();
   }
@@ -127,8 +133,8 @@ TEST_CASE("Random moves keep every page whole and every slot counted") {
     if (model.copies[page].count(kNvme) == 0) continue;
     model.drop(page, kHost);
     for (PageId other = 0; other < kPages; ++other) model.drop(other, kHost);
-    const MoveResult r = world.run(
-        move_of(page, model.copies[page][kNvme], {kHost, kNoSlot}, model.version[page]));
+    const MoveResult r =
+        world.run(move_of(page, model.copies[page][kNvme], {kHost, kNoSlot}, model.version[page]));
     REQUIRE(r.code == Code::kOk);
     CHECK(world.intact(r.to, page, model.version[page]));
     REQUIRE(world.engine().release(r.to));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer/engine.hpp"
 
-#include <catch2/catch.hpp>
 #include <map>
+
+#include <catch2/catch.hpp>
 
 #include "tests/transfer/transfer_world.hpp"
 
@@ -284,7 +285,8 @@ TEST_CASE("The event ring is bounded and counts what it dropped") {
   const Place host = world.make(kHost, 1);
   const Place hbm{kHbm, world.take(kHbm)};
   constexpr std::size_t kMoves = 5000;
-  for (std::size_t i = 0; i < kMoves; ++i) CHECK(world.run(move_of(1, host, hbm)).code == Code::kOk);
+  for (std::size_t i = 0; i < kMoves; ++i)
+    CHECK(world.run(move_of(1, host, hbm)).code == Code::kOk);
   std::vector<TransferEvent> events(kMoves);
   const std::size_t kept = world.engine().take_events(events);
   CHECK(kept == 4096);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer/extents.hpp"
 
-#include <catch2/catch.hpp>
 #include <set>
+
+#include <catch2/catch.hpp>
 
 #include "kernels/base/rng.hpp"
 

@@ -7,7 +7,8 @@ using namespace lehr;
 using namespace lehr::transfer;
 
 TEST_CASE("A fault plan is read from text") {
-  const auto plan = FaultPlan::parse("read#3=eio; write#1/4=short:512 ;copy=slow:250; off=checksum");
+  const auto plan =
+      FaultPlan::parse("read#3=eio; write#1/4=short:512 ;copy=slow:250; off=checksum");
   REQUIRE(plan);
   REQUIRE(plan->faults.size() == 3);
   CHECK(plan->faults[0].op == FaultOp::kRead);
@@ -22,8 +23,8 @@ TEST_CASE("A fault plan is read from text") {
 }
 
 TEST_CASE("A wrong fault plan is refused with what was expected") {
-  const char* text = GENERATE("flush#1=eio", "read#x=eio", "read#1=melt", "read#1=slow:fast", "read",
-                              "off=everything", "read#1/=eio/");
+  const char* text = GENERATE("flush#1=eio", "read#x=eio", "read#1=melt", "read#1=slow:fast",
+                              "read", "off=everything", "read#1/=eio/");
   CAPTURE(text);
   const auto plan = FaultPlan::parse(text);
   REQUIRE_FALSE(plan);

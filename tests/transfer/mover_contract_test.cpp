@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
-
 #include <algorithm>
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <map>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
 
 #include "tests/transfer/transfer_world.hpp"
 #include "transfer/arena.hpp"

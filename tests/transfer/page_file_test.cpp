@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer/page_file.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
 #include <fstream>
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "tests/transfer/transfer_world.hpp"
 #include "transfer/checksum.hpp"

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer/reservation.hpp"
 
-#include <catch2/catch.hpp>
 #include <map>
+
+#include <catch2/catch.hpp>
 
 #include "kernels/base/rng.hpp"
 

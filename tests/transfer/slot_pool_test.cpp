@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transfer/slot_pool.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <catch2/catch.hpp>
 #include <csignal>
 #include <thread>
+
+#include <catch2/catch.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "transfer/arena.hpp"
 
@@ -226,9 +226,7 @@ TEST_CASE("Writers exclude each other and readers under threads") {
       ++i;
     }
   };
-  {
-    std::jthread a(work, true), b(work, true), c(work, false);
-  }
+  { std::jthread a(work, true), b(work, true), c(work, false); }
   CHECK(value == 8000);
   CHECK(torn == 0);
   CHECK(pool->usage().leases == 0);

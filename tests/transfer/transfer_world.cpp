@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/transfer/transfer_world.hpp"
 
-#include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <filesystem>
+
+#include <catch2/catch.hpp>
 
 #include "kernels/base/rng.hpp"
 #include "transfer/arena.hpp"
@@ -143,9 +144,8 @@ World::World(const WorldConfig& config) {
   REQUIRE(files);
   parts.movers.push_back(*std::move(copy));
   parts.movers.push_back(*std::move(files));
-  parts.movers.push_back(config.gate != nullptr
-                             ? make_gated(*std::move(gated_copy), *config.gate)
-                             : *std::move(gated_copy));
+  parts.movers.push_back(config.gate != nullptr ? make_gated(*std::move(gated_copy), *config.gate)
+                                                : *std::move(gated_copy));
   parts.links = {{"hbm to host", kHbm, kHost, config.limits, {}},
                  {"host to hbm", kHost, kHbm, config.limits, 2},
                  {"host to nvme", kHost, kNvme, config.limits, {}},
