@@ -178,8 +178,10 @@ void Runtime::open_tails(Layer& layer) {
                  home_.home())) {  // a resumed sequence's: its copy at home is out of date now
       layer.load.link[options_.platform.link(home_.home(), kHbm)].add(page_bytes_);
       if (moves_bytes_) {
-        layer.ops.push_back({PageOp::Kind::kCopy, home_.home(), kHbm, page, table_.version[page],
-                             table_.slot[home_.home()][page], table_.slot[kHbm][page]});
+        // The layer's own token has raised the version already; what was suspended is one older.
+        layer.ops.push_back({PageOp::Kind::kCopy, home_.home(), kHbm, page,
+                             table_.version[page] - 1, table_.slot[home_.home()][page],
+                             table_.slot[kHbm][page]});
       }
       home_.release(page);
     }
