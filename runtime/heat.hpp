@@ -16,6 +16,8 @@ namespace lehr::runtime {
 /// mass was seen, since a page that was not read had no chance to show one.
 class Heat {
  public:
+  static constexpr std::size_t kBytesPerPage = 4 * sizeof(float) + sizeof(Step);
+
   explicit Heat(float half_life_steps = 32.0F);
 
   void grow(std::uint32_t rows);

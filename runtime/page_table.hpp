@@ -35,7 +35,7 @@ enum PageFlag : std::uint8_t {
   kInstalling = 8,      ///< missed in the current layer and kept: the read fills its HBM slot
 };
 
-/// Who has which copy of which page: structure of arrays, one row a page, 33 bytes. Rows are handed
+/// Who has which copy of which page: structure of arrays, one row a page. Rows are handed
 /// out in blocks: the pages of one token block (all layers and KV heads) share a reference count
 /// and are born and freed together. Page of (block, layer, head) = block + (layer * kv_heads +
 /// head) * kRun, so that neighbouring token blocks of one KV group lie side by side, in runs of
@@ -78,6 +78,13 @@ class PageTable {
   void mark_valid(PageId page, TierId tier) { residency[page] |= tier_bit(tier); }
   /// Gives the slot back; the copy is gone.
   void drop(PageId page, TierId tier);
+
+  /// Of all columns together.
+  std::size_t bytes_per_page() const {
+    return sizeof(residency[0]) + sizeof(flags[0]) + sizeof(guard[0]) + sizeof(layer[0]) +
+           sizeof(sequence[0]) + sizeof(position[0]) + sizeof(version[0]) + sizeof(last_tick[0]) +
+           slot.size() * sizeof(SlotId);
+  }
 
   /// Every slot belongs to one page at most, residency agrees with slots, counts add up. O(pages).
   Status validate() const;

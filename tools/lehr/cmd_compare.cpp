@@ -8,11 +8,13 @@
 
 #include "placement/bounds.hpp"
 #include "runtime/machines/sim.hpp"
+#include "tools/lehr/compare_requests.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/parallel.hpp"
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/trace_kind.hpp"
 
 namespace lehr::tools {
 
@@ -26,6 +28,7 @@ constexpr const char* kCommand = "compare";
 
 struct Arguments {
   ReplayArguments replay;
+  RequestArguments requests;
   std::vector<std::string> policies;
 };
 
@@ -140,6 +143,15 @@ ordered_json cell_json(const Cell& cell,
 
 void run(const Arguments& arguments) {
   const auto policies = chosen_policies(arguments.policies);
+  if (arguments.replay.traces.size() == 1) {
+    const std::string& file = arguments.replay.traces.front();
+    const auto contents =
+        take(kCommand, formats::FileContents::open(file, formats::kDefaultTraceLimit));
+    if (!is_attention_trace(contents.bytes())) {
+      compare_requests(file, arguments.requests, policies, arguments.replay.json);
+      return;
+    }
+  }
   std::unique_ptr<Prepared> prepared;
   {
     ProgressBar bar("reading traces");
@@ -210,6 +222,16 @@ void add_compare(CLI::App& app) {
   arguments->replay.add_to(command);
   command.add_option("--policies", arguments->policies,
                      "Only these, each NAME or NAME:KEY=VALUE,...");
+  command
+      .add_option("--cache", arguments->requests.cache,
+                  "Request traces: cache sizes, as shares of the distinct blocks or in blocks")
+      ->delimiter(',');
+  command.add_option("--evict", arguments->requests.evict,
+                     "Request traces: any block, or leaf (after its descendants only)");
+  command
+      .add_option("--block-tokens", arguments->requests.block_tokens,
+                  "Request traces: tokens a block where the trace does not say")
+      ->check(CLI::Range(1U, 1U << 20));
   command.callback([arguments] { run(*arguments); });
 }
 
