@@ -39,13 +39,15 @@ struct AttendParams {
   std::uint32_t* absent =
       nullptr;  ///< adds the number of absent pages met (they count as empty), or null
   std::uint32_t selection_pitch = 0;
-  float scale = 0.0F;        ///< of q.k; 0 means 1 / sqrt(head_dim)
+  float scale = 0.0F;        ///< of q.k, not negative; 0 means 1 / sqrt(head_dim)
   float soft_cap = 0.0F;     ///< cap * tanh(s / cap); 0 means none
-  std::uint32_t window = 0;  ///< a query sees only its latest `window` tokens; 0 means all
+  std::uint32_t window = 0;       ///< a query sees only its latest `window` tokens; 0 means all
+  std::uint32_t formats = 0;      ///< bit set of DType: page formats that may occur; 0 means the shape's alone
+  std::uint32_t reserved = 0;
 };
 static_assert(std::is_standard_layout_v<AttendParams> &&
               std::is_trivially_copyable_v<AttendParams>);
-static_assert(sizeof(AttendParams) == 96 && offsetof(AttendParams, selection_pitch) == 80);
+static_assert(sizeof(AttendParams) == 104 && offsetof(AttendParams, selection_pitch) == 80);
 
 /// List positions a group: the pitch of `pairs`.
 constexpr std::uint32_t list_pitch(const StepShape& shape, const AttendParams& params) {

@@ -54,6 +54,9 @@ Status resolve_cuda(const StepShape& shape, const ResolveParams& params, void* s
 /// A block table in the form that FlashInfer and vLLM use: index of the page's HBM slot in its
 /// pool, or `absent` for pages that lie elsewhere. [sequences][kv_heads][max_pages], past the end
 /// `absent`.
+Status check_block_table(const StepShape& shape, const PageEntry* table,
+                         const std::uint32_t* lengths, std::uint32_t slot_pitch,
+                         const std::int32_t* blocks);
 Status export_block_table_reference(const StepShape& shape, const PageEntry* table,
                                     const std::uint32_t* lengths, std::uint64_t pool,
                                     std::uint32_t slot_pitch, std::int32_t absent,

@@ -136,9 +136,11 @@ Status check_attend(const StepShape& shape, const AttendParams& params) {
   if (params.totals != nullptr) LEHR_TRY(check_pointer(params.totals, 8, "totals"));
   if (params.installs != nullptr) LEHR_TRY(check_pointer(params.installs, 8, "installs"));
   if (params.absent != nullptr) LEHR_TRY(check_pointer(params.absent, 4, "absent"));
-  if (!std::isfinite(params.scale) || !std::isfinite(params.soft_cap) || params.soft_cap < 0) {
-    return invalid("scale must be finite, soft_cap finite and not negative");
+  if (!(params.scale >= 0) || !(params.soft_cap >= 0) || std::isinf(params.scale) ||
+      std::isinf(params.soft_cap)) {
+    return invalid("scale and soft_cap must be finite and not negative");
   }
+  if (params.formats >= 16) return unsupported("formats names a page format that does not exist");
   return {};
 }
 

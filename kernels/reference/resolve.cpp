@@ -9,8 +9,6 @@
 #include "kernels/reference/values.hpp"
 
 namespace lehr::kernels {
-namespace {
-
 Status check_block_table(const StepShape& shape, const PageEntry* table,
                          const std::uint32_t* lengths, std::uint32_t slot_pitch,
                          const std::int32_t* blocks) {
@@ -24,8 +22,6 @@ Status check_block_table(const StepShape& shape, const PageEntry* table,
   LEHR_TRY(check_pointer(lengths, 4, "lengths"));
   return check_pointer(blocks, 4, "blocks");
 }
-
-}  // namespace
 
 Status check_resolve(const StepShape& shape, const ResolveParams& params) {
   LEHR_TRY(check_shape(shape));

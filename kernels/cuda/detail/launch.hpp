@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "kernels/base/result.hpp"
+#include "kernels/cuda/cuda_try.hpp"
+
+namespace lehr::kernels::cuda {
+
+/// What launches need to know of the current device; asked once a device.
+struct DeviceFacts {
+  int device = 0;
+  std::uint32_t sms = 0;
+  std::uint32_t shared_bytes = 0;         ///< a CTA may have at most
+  std::uint32_t shared_bytes_of_sm = 0;
+  bool bulk_copy = false;                 ///< sm_90 and up
+};
+Result<DeviceFacts> current_device();
+
+/// Refuses a stream of another device.
+Status check_stream(cudaStream_t stream, const DeviceFacts& device);
+
+/// Launches with the programmatic attribute when asked; capturable.
+template <class... Args>
+Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
+              bool programmatic, std::type_identity_t<Args>... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = programmatic ? 1 : 0;
+  void* pointers[] = {&args...};
+  LEHR_CUDA_TRY(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers));
+  return {};
+}
+
+}  // namespace lehr::kernels::cuda

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/quantize.hpp"
+
+#include "kernels/cuda/detail/launch.hpp"
+#include "kernels/cuda/detail/values.cuh"
+
+namespace lehr::kernels {
+namespace {
+
+constexpr std::uint32_t kThreads = 128;
+
+struct Page {
+  const unsigned char* from;
+  DType format;
+  std::uint32_t tokens, dim;
+
+  __device__ float value(std::uint32_t what, std::uint32_t token, std::uint32_t channel) const {
+    return cuda::stored(from, format, tokens, dim, what, token, channel);
+  }
+  __device__ float finite(std::uint32_t what, std::uint32_t token, std::uint32_t channel) const {
+    const float x = value(what, token, channel);
+    return isfinite(x) ? x : 0.0F;
+  }
+};
+
+__device__ float block_maximum(float x) {
+  __shared__ float of_warp[kThreads / 32];
+  for (std::uint32_t d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0U, x, d));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;
+  __syncthreads();
+  for (std::uint32_t w = 0; w < kThreads / 32; ++w) x = fmaxf(x, of_warp[w]);
+  return x;
+}
+
+__device__ void to_e4m3(const Page& page, unsigned char* out) {
+  const std::uint32_t half = page.tokens * page.dim;
+  auto* scales = reinterpret_cast<float*>(out + std::size_t{2} * half);
+  for (std::uint32_t what = 0; what < 2; ++what) {
+    float peak = 0.0F;
+    for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
+      peak = fmaxf(peak, fabsf(page.finite(what, i / page.dim, i % page.dim)));
+    }
+    peak = block_maximum(peak);
+    const float scale = peak > 0.0F ? peak / 448.0F : 1.0F;
+    const float inverse = 1.0F / scale;
+    for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
+      out[what * half + i] = __nv_cvt_float_to_fp8(page.finite(what, i / page.dim, i % page.dim) * inverse,
+                                                   __NV_SATFINITE, __NV_E4M3);
+    }
+    if (threadIdx.x == 0) scales[what] = scale;
+  }
+  if (threadIdx.x < 2) scales[2 + threadIdx.x] = 0.0F;
+}
+
+__device__ float int8_scale(float peak, void* scales, std::size_t index) {
+  float scale = peak > 0.0F ? peak / 127.0F : 1.0F;
+  scale = fminf(fmaxf(scale, 0x1p-14F), 65504.0F);
+  const __half stored = __float2half_ru(scale);
+  static_cast<__half*>(scales)[index] = stored;
+  return 1.0F / __half2float(stored);
+}
+__device__ unsigned char to_int8(float x, float inverse) {
+  const float q = fminf(fmaxf(rintf(x * inverse), -127.0F), 127.0F);
+  return static_cast<unsigned char>(static_cast<signed char>(q));
+}
+
+__device__ void to_int8_page(const Page& page, unsigned char* out) {
+  const std::uint32_t half = page.tokens * page.dim;
+  unsigned char* scales = out + std::size_t{2} * half;
+  const std::uint32_t k_groups = (page.tokens + 31) / 32;
+  for (std::uint32_t x = threadIdx.x; x < k_groups * page.dim; x += kThreads) {
+    const std::uint32_t first = x / page.dim * 32, c = x % page.dim;
+    const std::uint32_t last = first + 32 < page.tokens ? first + 32 : page.tokens;
+    float peak = 0.0F;
+    for (std::uint32_t t = first; t < last; ++t) peak = fmaxf(peak, fabsf(page.finite(0, t, c)));
+    const float inverse = int8_scale(peak, scales, x);
+    for (std::uint32_t t = first; t < last; ++t) out[t * page.dim + c] = to_int8(page.finite(0, t, c), inverse);
+  }
+  const std::uint32_t parts = page.dim / 32;
+  for (std::uint32_t x = threadIdx.x; x < page.tokens * parts; x += kThreads) {
+    const std::uint32_t t = x / parts, first = x % parts * 32;
+    float peak = 0.0F;
+    for (std::uint32_t c = first; c < first + 32; ++c) peak = fmaxf(peak, fabsf(page.finite(1, t, c)));
+    const float inverse = int8_scale(peak, scales, std::size_t{k_groups} * page.dim + x);
+    for (std::uint32_t c = first; c < first + 32; ++c) {
+      out[half + t * page.dim + c] = to_int8(page.finite(1, t, c), inverse);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) quantize_kernel(StepShape shape, QuantizeParams p) {
+  const PageEntry entry = p.sources[blockIdx.x];
+  auto* out = reinterpret_cast<unsigned char*>(p.destinations[blockIdx.x]);
+  if (entry == kAbsentPage || out == nullptr) return;
+  const Page page{cuda::page_bytes(entry), entry_format(entry), shape.page_tokens, shape.head_dim};
+  if (p.to == DType::kE4m3) {
+    to_e4m3(page, out);
+  } else if (p.to == DType::kInt8) {
+    to_int8_page(page, out);
+  } else {
+    const std::uint32_t half = page.tokens * page.dim;
+    for (std::uint32_t i = threadIdx.x; i < 2 * half; i += kThreads) {
+      cuda::store_half(p.to, out, i, page.value(i / half, i % half / page.dim, i % page.dim));
+    }
+  }
+}
+
+}  // namespace
+
+Status quantize_cuda(const StepShape& shape, const QuantizeParams& params, void* stream) {
+  LEHR_TRY(check_quantize(shape, params));
+  if (params.count == 0) return {};
+  LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
+  const auto s = static_cast<cudaStream_t>(stream);
+  LEHR_TRY(cuda::check_stream(s, device));
+  return cuda::launch(quantize_kernel, dim3(params.count), dim3(kThreads), 0, s, false, shape, params);
+}
+
+}  // namespace lehr::kernels

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/detail/attend_variants.hpp"
+
+namespace lehr::kernels::cuda {
+
+std::span<const Variant> variants_f16_e4m3() {
+  static const auto table = variants_of<__half, PageForms::kE4m3>(DType::kF16);
+  return table;
+}
+
+}  // namespace lehr::kernels::cuda

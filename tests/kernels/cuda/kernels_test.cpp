@@ -1,0 +1,674 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA kernels against the reference. Exits 0 when all agree, 1 on any difference, 77 without a device.
+// Arguments: words that a case's name must contain; `--quick` keeps cases small (for the sanitizers).
+
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "kernels/append.hpp"
+#include "kernels/boxes.hpp"
+#include "kernels/feedback.hpp"
+#include "kernels/quantize.hpp"
+#include "kernels/resolve.hpp"
+#include "kernels/score.hpp"
+#include "kernels/select.hpp"
+#include "tests/kernels/cuda/device.hpp"
+
+using namespace lehr;
+using namespace lehr::kernels;
+using namespace lehr::kernels::test;
+
+namespace {
+
+int failures = 0;
+bool quick = false;
+std::string current;
+
+void check(bool good, const std::string& what) {
+  if (good) return;
+  ++failures;
+  if (failures <= 60) std::printf("FAILED %s: %s\n", current.c_str(), what.c_str());
+}
+
+double relative_error(DType type, const std::vector<std::uint16_t>& got, const std::vector<std::uint16_t>& want) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double g = load_16(type, got[i]), w = load_16(type, want[i]);
+    if (std::isnan(g)) return INFINITY;
+    difference += (g - w) * (g - w);
+    size += w * w;
+  }
+  return size > 0 ? std::sqrt(difference / size) : std::sqrt(difference);
+}
+
+double bound(DType type) { return type == DType::kF16 ? 1e-3 : 6e-3; }
+
+std::string described(const StepShape& s) {
+  return std::string(name(s.dtype)) + " dim " + std::to_string(s.head_dim) + " page " + std::to_string(s.page_tokens) +
+         " heads " + std::to_string(s.q_heads) + "/" + std::to_string(s.kv_heads) + " q_len " + std::to_string(s.q_len);
+}
+
+/// Weight of a pair against its total, in a form two correct kernels agree on.
+double share(const SoftmaxPair& part, const SoftmaxPair& total) {
+  return part.d > 0 ? part.d * std::exp2(double{part.m} - double{total.m}) / total.d : 0.0;
+}
+
+struct Selected {
+  std::vector<std::uint32_t> list, counts;
+  std::uint32_t pitch = 0;
+};
+
+/// A random ascending selection of about a third of the pages, the tail always in.
+Selected random_selection(const Batch& b, std::uint64_t seed) {
+  Rng rng(seed);
+  Selected s;
+  s.pitch = b.shape.max_pages;
+  s.list.assign(b.shape.groups() * s.pitch, 0xFFFFFFFF);
+  s.counts.assign(b.shape.groups(), 0);
+  for (std::size_t g = 0; g < b.shape.groups(); ++g) {
+    const std::uint32_t pages = b.shape.pages_for(b.lengths[g / b.shape.kv_heads]);
+    for (std::uint32_t p = 0; p < pages; ++p) {
+      if (p + 1 == pages || rng.below(3) == 0) s.list[g * s.pitch + s.counts[g]++] = p;
+    }
+  }
+  return s;
+}
+
+/// Runs both forms over the same pages and compares everything they write.
+void compare_attend(Batch& b, const AttendTuning& tuning, const Selected* selected, std::function<void(AttendParams&)> change,
+                    double over_link, double limit) {
+  const StepShape& shape = b.shape;
+  DeviceBatch d(b);
+  Rng rng(99);
+  d.place([&](std::size_t) { return rng.uniform() < over_link; });
+  const std::size_t pitch = selected != nullptr ? selected->pitch : shape.max_pages;
+  std::vector<SoftmaxPair> pairs(shape.groups() * pitch * shape.rows(), {NAN, NAN}), totals(shape.groups() * shape.rows(), {NAN, NAN});
+  DeviceArray<SoftmaxPair> device_pairs(pairs), device_totals(totals);
+  DeviceArray<std::uint32_t> list, counts;
+  AttendParams hp = b.params(), dp = d.params();
+  hp.pairs = pairs.data();
+  hp.totals = totals.data();
+  dp.pairs = device_pairs.get();
+  dp.totals = device_totals.get();
+  if (selected != nullptr) {
+    list = DeviceArray<std::uint32_t>(selected->list);
+    counts = DeviceArray<std::uint32_t>(selected->counts);
+    hp.selection = selected->list.data();
+    hp.counts = selected->counts.data();
+    dp.selection = list.get();
+    dp.counts = counts.get();
+    hp.selection_pitch = dp.selection_pitch = selected->pitch;
+  }
+  change(hp);
+  change(dp);
+  must(attend_reference(shape, hp), "reference");
+  Workspace w(shape, tuning);
+  for (int round = 0; round < 2; ++round) {  // twice: the scratch must be left as it was found
+    d.out.fill(0xFF);
+    device_pairs.fill(0xFF);
+    must(attend_cuda(shape, dp, tuning, w.memory.get(), w.memory.size(), nullptr), "attend_cuda");
+    const double error = relative_error(shape.dtype, d.out.fetch(), b.out);
+    check(error <= limit, described(shape) + ": relative error " + std::to_string(error));
+  }
+  const auto got_pairs = device_pairs.fetch();
+  const auto got_totals = device_totals.fetch();
+  double worst = 0;
+  for (std::size_t g = 0; g < shape.groups(); ++g) {
+    const std::uint32_t pages = selected != nullptr ? selected->counts[g] : shape.pages_for(b.lengths[g / shape.kv_heads]);
+    for (std::uint32_t r = 0; r < shape.rows(); ++r) {
+      const SoftmaxPair &gt = got_totals[g * shape.rows() + r], &wt = totals[g * shape.rows() + r];
+      if (wt.d == 0) {
+        check(gt.d == 0, described(shape) + ": an empty total");
+      } else {
+        const double ratio = gt.d * std::exp2(double{gt.m} - double{wt.m}) / wt.d;
+        check(std::fabs(ratio - 1) < (shape.dtype == DType::kF16 ? 2e-3 : 1e-2), described(shape) + ": total off by " + std::to_string(ratio - 1));
+      }
+      for (std::uint32_t i = 0; i < pages; ++i) {
+        const std::size_t at = (g * pitch + i) * shape.rows() + r;
+        const double difference = std::fabs(share(got_pairs[at], gt) - share(pairs[at], wt));
+        worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+      }
+    }
+  }
+  check(worst < 4e-3, described(shape) + ": page share off by " + std::to_string(worst));
+}
+
+std::vector<std::uint32_t> ragged(const StepShape& s) {
+  const std::uint32_t most = s.max_pages * s.page_tokens;
+  return {0, 1, s.page_tokens - 1, s.page_tokens, s.page_tokens + 1, 333 % most, most / 2 + 3, most};
+}
+
+void attend_shapes() {
+  std::uint64_t seed = 1;
+  for (const DType dtype : {DType::kF16, DType::kBf16}) {
+    for (const std::uint32_t dim : {64U, 128U, 256U}) {
+      for (const std::uint32_t page : {16U, 32U, 64U}) {
+        for (const std::uint32_t ratio : {1U, 3U, 4U, 8U, 16U}) {
+          for (const std::uint32_t q_len : {1U, 2U, 8U}) {
+            if (ratio * q_len > (dim == 256 ? 32U : 64U)) continue;
+            if (quick && (dtype != DType::kF16 || dim != 128 || ratio * q_len % 4 != 0 || page == 32)) continue;
+            if (!quick && q_len == 8 && ratio % 3 == 1) continue;
+            Batch b(shape_of(2 * ratio, 2, dim, page, (quick ? 256 : 640) / page, dtype, q_len), {}, seed);
+            b = Batch(b.shape, ragged(b.shape), ++seed);
+            compare_attend(b, {}, nullptr, [](AttendParams&) {}, 0.0, bound(dtype));
+          }
+        }
+      }
+    }
+  }
+}
+
+void attend_selected() {
+  for (const std::uint32_t page : {16U, 64U}) {
+    Batch b(shape_of(8, 2, 128, page, 2048 / page), {1, 100, 2048, 777}, 5);
+    const Selected s = random_selection(b, 3);
+    compare_attend(b, {}, &s, [](AttendParams&) {}, 0.0, 1e-3);
+    compare_attend(b, {}, &s, [](AttendParams& p) { p.window = 500; }, 0.3, 1e-3);
+    compare_attend(b, {}, &s, [](AttendParams& p) { p.soft_cap = 5; }, 0.0, 1e-3);
+  }
+}
+
+void attend_splits() {
+  // Long sequences: several segments a group; also pieces handed out at run time, few stages, several CTAs.
+  Batch b(shape_of(8, 2, 128, 16, quick ? 64 : 512), {quick ? 1000U : 8000U, 40, quick ? 700U : 5000U}, 8);
+  for (const AttendTuning& t : {AttendTuning{}, AttendTuning{2, 1, 0, 0, 0}, AttendTuning{3, 2, 0, 0, 0}, AttendTuning{4, 1, 0, 25, 2},
+                                AttendTuning{4, 1, 4, 25, 2}, AttendTuning{3, 1, 6, 0, 0}}) {
+    compare_attend(b, t, nullptr, [](AttendParams&) {}, t.link_slots > 0 ? 0.2 : 0.0, 1e-3);
+  }
+  compare_attend(b, {3, 1, 4, 0, 0}, nullptr, [](AttendParams&) {}, 1.0, 1e-3);
+}
+
+void attend_bit_identity() {
+  for (const std::uint32_t page : {16U, 32U, 64U}) {
+    Batch b(shape_of(8, 2, 128, page, 1024 / page), {1000, 40, 700, 1024}, 8);
+    DeviceBatch d(b);
+    Rng rng(4);
+    const AttendTuning tuning{3, 1, 4, 10, 2};
+    Workspace w(b.shape, tuning);
+    cudaStream_t stream;
+    must(cudaStreamCreate(&stream), "stream");
+    must(attend_cuda(b.shape, d.params(), tuning, w.memory.get(), w.memory.size(), stream), "attend");
+    const auto want = d.out.fetch();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+    must(attend_cuda(b.shape, d.params(), tuning, w.memory.get(), w.memory.size(), stream), "attend captured");
+    must(cudaStreamEndCapture(stream, &graph), "end capture");
+    must(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+    for (int round = 0; round < (quick ? 4 : 20); ++round) {
+      const double away = round == 0 ? 0.0 : rng.uniform();
+      d.place([&](std::size_t) { return rng.uniform() < away; });
+      d.out.fill(0xFF);
+      must(cudaGraphLaunch(exec, stream), "replay");
+      check(d.out.fetch() == want, "replay over other residency differs, page " + std::to_string(page));
+      d.out.fill(0xFF);
+      must(attend_cuda(b.shape, d.params(), {3, 1, 0, 10, 2}, w.memory.get(), w.memory.size(), stream), "attend");
+      check(d.out.fetch() == want, "without link slots, page " + std::to_string(page));
+    }
+    // Control: another page in the same place does change the output.
+    d.place([&](std::size_t) { return false; });
+    auto entries = d.table.fetch();
+    std::swap(entries[0], entries[1]);
+    entries[0] = entries[2];
+    d.table.put(entries);
+    must(cudaGraphLaunch(exec, stream), "replay");
+    check(d.out.fetch() != want, "control: a wrong page went unseen");
+    must(cudaGraphExecDestroy(exec), "destroy");
+    must(cudaGraphDestroy(graph), "destroy");
+    must(cudaStreamDestroy(stream), "destroy");
+  }
+}
+
+void attend_odd_contents() {
+  Batch clean(shape_of(8, 2, 128, 16, 64), {1000, 900}, 41), dirty(shape_of(8, 2, 128, 16, 64), {1000, 900}, 41);
+  dirty.set(5, 0, 3, 5, NAN);
+  dirty.set(64 + 5, 1, 3, 5, INFINITY);
+  DeviceBatch a(clean), b(dirty);
+  Workspace w(clean.shape);
+  must(attend_cuda(clean.shape, a.params(), {}, w.memory.get(), w.memory.size(), nullptr), "attend");
+  must(attend_cuda(clean.shape, b.params(), {}, w.memory.get(), w.memory.size(), nullptr), "attend");
+  const auto good = a.out.fetch(), bad = b.out.fetch();
+  const std::size_t per_sequence = 8 * 128;
+  check(std::isnan(from_f16(bad[0])), "a NaN key shows in its own output");
+  check(std::equal(bad.begin() + per_sequence, bad.end(), good.begin() + per_sequence), "NaN or Inf reached another sequence");
+  // Absent pages count as empty, in both forms, and are counted.
+  DeviceArray<std::uint32_t> absent(1, 0);
+  clean.table[7] = clean.table[64 + 62] = kAbsentPage;
+  auto entries = a.table.fetch();
+  entries[7] = entries[64 + 62] = kAbsentPage;
+  a.table.put(entries);
+  AttendParams p = a.params();
+  p.absent = absent.get();
+  must(attend_cuda(clean.shape, p, {}, w.memory.get(), w.memory.size(), nullptr), "attend");
+  must(attend_reference(clean.shape, clean.params()), "reference");
+  check(relative_error(DType::kF16, a.out.fetch(), clean.out) <= 1e-3, "absent pages");
+  check(absent.fetch()[0] == 2, "absent pages counted");
+}
+
+void attend_installs() {
+  for (const std::uint32_t page : {16U, 64U}) {
+    Batch b(shape_of(8, 2, 128, page, 1024 / page), {1000}, 12);
+    DeviceBatch d(b);
+    DeviceArray<unsigned char> slots(b.table.size() * d.pitch(), 0x5A);
+    for (const std::uint32_t link_slots : {0U, 4U}) {
+      Rng rng(17);
+      std::vector<std::uint64_t> installs(b.table.size(), 0);
+      const auto entries = d.place([&](std::size_t i) { return i % 3 == 0; });
+      for (std::size_t i = 0; i < installs.size(); i += 6) installs[i] = reinterpret_cast<std::uint64_t>(slots.get()) + i * d.pitch();
+      DeviceArray<std::uint64_t> device_installs(installs);
+      slots.fill(0x5A);
+      AttendParams p = d.params();
+      p.installs = device_installs.get();
+      const AttendTuning tuning{3, 1, link_slots, 0, 0};
+      Workspace w(b.shape, tuning);
+      must(attend_cuda(b.shape, p, tuning, w.memory.get(), w.memory.size(), nullptr), "attend");
+      const auto got = slots.fetch();
+      const std::size_t bytes = stored_page_bytes(DType::kF16, page, 128);
+      for (std::size_t i = 0; i < installs.size(); ++i) {
+        const unsigned char* slot = got.data() + i * d.pitch();
+        if (installs[i] != 0 && entries[i] != kAbsentPage) {
+          check(std::memcmp(slot, reinterpret_cast<void*>(entry_address(b.table[i])), bytes) == 0, "installed bytes of page " + std::to_string(i));
+        } else {
+          check(slot[0] == 0x5A && slot[bytes - 1] == 0x5A, "a slot that was not asked for was written");
+        }
+      }
+    }
+  }
+}
+
+/// Rewrites every other full page (or all) as e4m3, through the device's own conversion, checked bit for bit.
+void attend_e4m3() {
+  for (const DType dtype : {DType::kF16, DType::kBf16}) {
+    for (const std::uint32_t dim : {64U, 128U}) {
+      for (const std::uint32_t page : {16U, 32U, 64U}) {
+        for (const bool mixed : {false, true}) {
+          if (quick && (dtype == DType::kBf16 || dim == 64)) continue;
+          Batch b(shape_of(8, 2, dim, page, 1024 / page, dtype), {1024, 640, page}, 77);
+          for (auto& q : b.q) q = store_16(dtype, load_16(dtype, q) / 2);
+          std::vector<PageEntry> entries = b.table;
+          std::vector<std::vector<unsigned char>> stored;
+          stored.reserve(entries.size());
+          const std::uint32_t bytes = slot_bytes(DType::kE4m3, page, dim);
+          unsigned char* memory = new (std::align_val_t{128}) unsigned char[entries.size() * bytes];
+          for (std::size_t i = 0; i < entries.size(); ++i) {
+            if (entries[i] == kAbsentPage || (mixed && i % 2 == 0)) continue;
+            std::uint64_t to = reinterpret_cast<std::uint64_t>(memory) + i * bytes;
+            QuantizeParams qp;
+            qp.sources = &b.table[i];
+            qp.destinations = &to;
+            qp.count = 1;
+            must(quantize_reference(b.shape, qp), "quantize");
+            entries[i] = make_entry(to, false, DType::kE4m3);
+          }
+          const auto sixteen = b.table;
+          b.table = entries;
+          const std::uint32_t formats = mixed ? (1U << static_cast<unsigned>(dtype)) | 4U : 4U;
+          compare_attend(b, {}, nullptr, [&](AttendParams& p) { p.formats = formats; }, 0.2, bound(dtype));
+          compare_attend(b, {3, 1, 4, 0, 0}, nullptr, [&](AttendParams& p) { p.formats = formats; }, 0.2, bound(dtype));
+          ::operator delete[](memory, std::align_val_t{128});
+        }
+      }
+    }
+  }
+}
+
+void quantize_bits() {
+  for (const std::uint32_t page : {16U, 64U}) {
+    Batch b(shape_of(1, 1, 128, page, 32), {32 * page}, 6);
+    b.set(3, 0, 2, 1, INFINITY);
+    b.set(4, 1, 2, 1, NAN);
+    for (std::uint32_t t = 0; t < page; ++t) {
+      for (std::uint32_t c = 0; c < 128; ++c) b.set(5, 0, t, c, 0);
+    }
+    DeviceBatch d(b);
+    for (const DType to : {DType::kE4m3, DType::kInt8, DType::kBf16, DType::kF16}) {
+      const std::uint32_t pitch = slot_bytes(to, page, 128);
+      std::vector<unsigned char> host(32 * pitch, 0xEE);
+      DeviceArray<unsigned char> device(32 * pitch, 0xEE);
+      std::vector<std::uint64_t> host_to(32), device_to(32);
+      for (std::size_t i = 0; i < 32; ++i) {
+        host_to[i] = reinterpret_cast<std::uint64_t>(host.data()) + i * pitch;
+        device_to[i] = reinterpret_cast<std::uint64_t>(device.get()) + i * pitch;
+      }
+      DeviceArray<std::uint64_t> destinations(device_to);
+      QuantizeParams hp, dp;
+      hp.sources = b.table.data();
+      hp.destinations = host_to.data();
+      dp.sources = d.table.get();
+      dp.destinations = destinations.get();
+      hp.count = dp.count = 32;
+      hp.to = dp.to = to;
+      must(quantize_reference(b.shape, hp), "quantize");
+      must(quantize_cuda(b.shape, dp, nullptr), "quantize");
+      const auto got = device.fetch();
+      std::size_t different = 0;
+      for (std::size_t i = 0; i < got.size(); ++i) different += got[i] != host[i] ? 1 : 0;
+      // NaN patterns may differ between machines: one value of page 4.
+      check(different <= (to == DType::kBf16 || to == DType::kF16 ? 2U : 0U), std::string(name(to)) + ": " + std::to_string(different) + " bytes differ");
+    }
+  }
+}
+
+/// boxes, score, select, resolve, append, feedback on one batch, each against the reference on the same input.
+void sparse_step() {
+  for (const DType dtype : {DType::kF16, DType::kBf16}) {
+    for (const std::uint32_t dim : {64U, 128U, 256U}) {
+      for (const std::uint32_t ratio : {1U, 4U, 12U}) {
+        if (quick && (dim != 128 || ratio != 4)) continue;
+        Batch b(shape_of(2 * ratio, 2, dim, 16, quick ? 64 : 300, dtype), {0, 1, 17, 500, quick ? 1024U : 4800U}, 31);
+        b.set(2 * (quick ? 64 : 300) * 3 + 4, 0, 3, 7, NAN);
+        DeviceBatch d(b);
+        const StepShape& s = b.shape;
+        const std::size_t pages = b.table.size();
+        std::vector<std::uint16_t> boxes(pages * 2 * dim, 0);
+        DeviceArray<std::uint16_t> device_boxes(boxes);
+        BoxesParams hb, db;
+        hb.table = b.table.data();
+        hb.lengths = b.lengths.data();
+        hb.boxes = boxes.data();
+        db.table = d.table.get();
+        db.lengths = d.lengths.get();
+        db.boxes = device_boxes.get();
+        must(boxes_reference(s, hb), "boxes");
+        must(boxes_cuda(s, db, nullptr), "boxes");
+        const auto got_boxes = device_boxes.fetch();
+        std::size_t different = 0;
+        for (std::size_t i = 0; i < boxes.size(); ++i) {
+          different += load_16(dtype, got_boxes[i]) == load_16(dtype, boxes[i]) ? 0 : 1;
+        }
+        check(different == 0, described(s) + ": " + std::to_string(different) + " box ends differ");
+
+        for (const float spread : {1.0F, 0.5F}) {
+          std::vector<float> scores(pages, -7);
+          DeviceArray<float> device_scores(scores);
+          ScoreParams hs, ds;
+          hs.q = b.q.data();
+          hs.boxes = boxes.data();
+          hs.lengths = b.lengths.data();
+          hs.scores = scores.data();
+          ds.q = d.q.get();
+          ds.boxes = device_boxes.get();
+          ds.lengths = d.lengths.get();
+          ds.scores = device_scores.get();
+          hs.spread = ds.spread = spread;
+          must(score_reference(s, hs), "score");
+          must(score_cuda(s, ds, nullptr), "score");
+          const auto got = device_scores.fetch();
+          double worst = 0;
+          std::size_t below = 0;
+          for (std::size_t i = 0; i < pages; ++i) {
+            if (got[i] == scores[i]) continue;
+            worst = std::max(worst, std::fabs(double{got[i]} - double{scores[i]}) / (1 + std::fabs(double{scores[i]})));
+            below += got[i] < scores[i] ? 1 : 0;
+          }
+          check(worst < (spread == 1.0F ? 4e-3 : dtype == DType::kF16 ? 4e-3 : 3e-2), described(s) + ": scores off by " + std::to_string(worst));
+          if (spread == 1.0F) check(below == 0, described(s) + ": " + std::to_string(below) + " scores below the bound");
+          if (spread != 1.0F) continue;
+          // The same scores for both: the selection must be equal.
+          for (const SelectBy by : {SelectBy::kCount, SelectBy::kRatio, SelectBy::kMass}) {
+            for (const float amount : {0.0F, 0.1F, 0.5F, 1.0F}) {
+              auto tied = got;
+              for (std::size_t i = 0; i < tied.size(); i += 3) tied[i] = std::round(tied[i]);
+              device_scores.put(tied);
+              SelectParams hp, dp;
+              hp.by = by;
+              hp.count = by == SelectBy::kCount ? static_cast<std::uint32_t>(amount * 200) : 100000;
+              hp.ratio = amount;
+              hp.pitch = s.max_pages;
+              hp.sinks = 2;
+              hp.recent = 3;
+              hp.lengths = b.lengths.data();
+              dp = hp;
+              std::vector<std::uint32_t> list(pages, 7), counts(s.groups(), 9);
+              DeviceArray<std::uint32_t> device_list(list), device_counts(counts);
+              hp.scores = tied.data();
+              hp.selection = list.data();
+              hp.counts = counts.data();
+              dp.scores = device_scores.get();
+              dp.lengths = d.lengths.get();
+              dp.selection = device_list.get();
+              dp.counts = device_counts.get();
+              must(select_reference(s, hp), "select");
+              must(select_cuda(s, dp, nullptr), "select");
+              const auto got_counts = device_counts.fetch();
+              if (by == SelectBy::kMass) {  // a sum at the very edge may round the other way
+                for (std::size_t g = 0; g < counts.size(); ++g) {
+                  check(std::abs(static_cast<int>(got_counts[g]) - static_cast<int>(counts[g])) <= 1, described(s) + ": mass target takes " + std::to_string(got_counts[g]) + " pages for " + std::to_string(counts[g]));
+                }
+              } else {
+                check(got_counts == counts && device_list.fetch() == list, described(s) + ": selection differs, amount " + std::to_string(amount));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+void long_selection() {
+  if (quick) return;
+  StepShape s = shape_of(1, 1, 64, 16, 65536);
+  s.sequences = 2;
+  const std::vector<std::uint32_t> lengths = {65536 * 16, 40000 * 16 - 3};
+  Rng rng(3);
+  std::vector<float> scores(2 * 65536);
+  for (float& x : scores) x = rng.below(5) == 0 ? 0.5F : gaussian(rng);
+  std::vector<std::uint32_t> list(2 * 65536, 7), counts(2);
+  DeviceArray<float> ds(scores);
+  DeviceArray<std::uint32_t> dl(list), dc(counts), dn(lengths);
+  SelectParams hp;
+  hp.ratio = 0.1F;
+  hp.pitch = 65536;
+  hp.scores = scores.data();
+  hp.lengths = lengths.data();
+  hp.selection = list.data();
+  hp.counts = counts.data();
+  SelectParams dp = hp;
+  dp.scores = ds.get();
+  dp.lengths = dn.get();
+  dp.selection = dl.get();
+  dp.counts = dc.get();
+  must(select_reference(s, hp), "select");
+  must(select_cuda(s, dp, nullptr), "select");
+  check(dc.fetch() == counts && dl.fetch() == list, "a million tokens: selection differs");
+}
+
+void append_and_resolve() {
+  for (const std::uint32_t q_len : {1U, 5U}) {
+    Batch b(shape_of(4, 2, 128, 16, 32, DType::kF16, q_len), {3, 16, 17, 200, 512, 0}, 61);
+    DeviceBatch d(b);
+    const StepShape& s = b.shape;
+    Rng rng(5);
+    std::vector<std::uint16_t> k(s.sequences * q_len * 2 * 128), v(k.size());
+    for (auto& x : k) x = to_f16(gaussian(rng));
+    for (auto& x : v) x = to_f16(gaussian(rng));
+    k[5] = to_f16(NAN);
+    std::vector<std::uint16_t> boxes(b.table.size() * 256, to_f16(0.25F));
+    DeviceArray<std::uint16_t> dk(k), dv(v), dbox(boxes);
+    AppendParams hp, dp;
+    hp.k = k.data();
+    hp.v = v.data();
+    hp.table = b.table.data();
+    hp.lengths = b.lengths.data();
+    hp.boxes = boxes.data();
+    dp.k = dk.get();
+    dp.v = dv.get();
+    dp.table = d.table.get();
+    dp.lengths = d.lengths.get();
+    dp.boxes = dbox.get();
+    must(append_reference(s, hp), "append");
+    must(append_cuda(s, dp, nullptr), "append");
+    const auto got_boxes = dbox.fetch();
+    std::size_t different = 0;
+    for (std::size_t i = 0; i < boxes.size(); ++i) different += load_16(s.dtype, got_boxes[i]) == load_16(s.dtype, boxes[i]) ? 0 : 1;
+    check(different == 0, "append: " + std::to_string(different) + " box ends differ");
+    std::vector<unsigned char> page(8192);
+    for (std::size_t i = 0; i < b.table.size(); ++i) {
+      if (b.table[i] == kAbsentPage) continue;
+      must(cudaMemcpy(page.data(), reinterpret_cast<void*>(d.hbm_address(i)), 8192, cudaMemcpyDeviceToHost), "page");
+      check(std::memcmp(page.data(), reinterpret_cast<void*>(entry_address(b.table[i])), 8192) == 0, "append: page " + std::to_string(i));
+    }
+
+    const auto entries = d.place([&](std::size_t i) { return i % 2 == 1; });
+    const Selected sel = random_selection(b, 9);
+    std::vector<PageEntry> host_table = entries;
+    host_table[6 * 32 + sel.list[6 * sel.pitch]] = kAbsentPage;
+    d.table.put(host_table);
+    DeviceArray<std::uint32_t> list(sel.list), counts(sel.counts);
+    std::vector<std::uint32_t> ring(8);
+    for (std::uint32_t i = 0; i < 8; ++i) ring[i] = 100 + i;
+    const std::uint32_t available = 14;
+    alignas(16) ResolveCounters hc{0, 0, 9, 0};
+    DeviceArray<std::uint32_t> dring(ring), davail(std::vector<std::uint32_t>{available}), dcount(std::vector<std::uint32_t>{5, 5, 9, 0});
+    std::vector<Miss> misses(500);
+    DeviceArray<Miss> dmisses(500, 0);
+    std::vector<std::uint64_t> installs(b.table.size(), 3);
+    DeviceArray<std::uint64_t> dinstalls(installs);
+    ResolveParams hr;
+    hr.table = host_table.data();
+    hr.lengths = b.lengths.data();
+    hr.selection = sel.list.data();
+    hr.counts = sel.counts.data();
+    hr.selection_pitch = sel.pitch;
+    hr.misses = misses.data();
+    hr.counters = &hc;
+    hr.miss_capacity = 500;
+    hr.installs = installs.data();
+    hr.free_slots = ring.data();
+    hr.free_available = &available;
+    hr.free_capacity = 8;
+    hr.pool = 1 << 20;
+    hr.slot_pitch = 8192;
+    ResolveParams dr = hr;
+    dr.table = d.table.get();
+    dr.lengths = d.lengths.get();
+    dr.selection = list.get();
+    dr.counts = counts.get();
+    dr.misses = dmisses.get();
+    dr.counters = reinterpret_cast<ResolveCounters*>(dcount.get());
+    dr.installs = dinstalls.get();
+    dr.free_slots = dring.get();
+    dr.free_available = davail.get();
+    must(resolve_reference(s, hr), "resolve");
+    must(resolve_cuda(s, dr, nullptr), "resolve");
+    const auto c = dcount.fetch();
+    check(c[0] == hc.misses && c[1] == hc.absent && c[2] == hc.taken, "resolve: counters");
+    // Grants come in another order, but to the same number of pages, each slot once.
+    const auto got = dinstalls.fetch();
+    std::vector<std::uint64_t> granted;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      check((got[i] == 3) == (installs[i] == 3), "resolve: writes installs of selected pages only");
+      if (got[i] > 3) granted.push_back(got[i]);
+    }
+    std::sort(granted.begin(), granted.end());
+    check(granted.size() == 5 && std::adjacent_find(granted.begin(), granted.end()) == granted.end(), "resolve: five slots granted, each once");
+
+    std::vector<std::int32_t> blocks(b.table.size(), 77);
+    DeviceArray<std::int32_t> dblocks(blocks);
+    must(export_block_table_reference(s, host_table.data(), b.lengths.data(), d.pool(), d.pitch(), -1, blocks.data()), "export");
+    must(export_block_table_cuda(s, d.table.get(), d.lengths.get(), d.pool(), d.pitch(), -1, dblocks.get(), nullptr), "export");
+    check(dblocks.fetch() == blocks, "exported block table");
+  }
+}
+
+void feedback_agrees() {
+  Batch b(shape_of(8, 2, 128, 16, 64), {1000, 30, 700}, 71);
+  const StepShape& s = b.shape;
+  std::vector<SoftmaxPair> pairs(s.groups() * 64 * 4), totals(s.groups() * 4);
+  AttendParams ap = b.params();
+  ap.pairs = pairs.data();
+  ap.totals = totals.data();
+  must(attend_reference(s, ap), "attend");
+  std::vector<PageHeat> heat(s.groups() * 64, PageHeat{0, 0, 0, 0});
+  DeviceArray<SoftmaxPair> dp(pairs), dt(totals);
+  DeviceArray<PageHeat> dh(heat);
+  DeviceArray<std::uint32_t> dl(b.lengths);
+  for (std::uint32_t step = 1; step < 6; step += 2) {
+    DeviceArray<std::uint32_t> dstep(std::vector<std::uint32_t>{step});
+    FeedbackParams hp;
+    hp.pairs = pairs.data();
+    hp.totals = totals.data();
+    hp.lengths = b.lengths.data();
+    hp.step = &step;
+    hp.heat = heat.data();
+    FeedbackParams p = hp;
+    p.pairs = dp.get();
+    p.totals = dt.get();
+    p.lengths = dl.get();
+    p.step = dstep.get();
+    p.heat = dh.get();
+    must(feedback_reference(s, hp), "feedback");
+    must(feedback_cuda(s, p, nullptr), "feedback");
+  }
+  const auto got = dh.fetch();
+  double worst = 0;
+  for (std::size_t i = 0; i < heat.size(); ++i) {
+    worst = std::max({worst, std::fabs(double{got[i].frequency} - heat[i].frequency), std::fabs(double{got[i].mean} - heat[i].mean), std::fabs(double{got[i].peak} - heat[i].peak)});
+    check(got[i].step == heat[i].step, "heat: step");
+  }
+  check(worst < 1e-5, "heat off by " + std::to_string(worst));
+}
+
+void refusals() {
+  Batch b(shape_of(8, 2, 128, 16, 8), {100}, 3);
+  DeviceBatch d(b);
+  Workspace w(b.shape);
+  const auto refused = [&](AttendTuning t, void* workspace, std::size_t bytes, std::uint32_t formats) {
+    AttendParams p = d.params();
+    p.formats = formats;
+    return !attend_cuda(b.shape, p, t, workspace, bytes, nullptr);
+  };
+  check(refused({}, nullptr, w.memory.size(), 0), "a null workspace");
+  check(refused({}, w.memory.get() + 4, w.memory.size(), 0), "a misaligned workspace");
+  check(refused({}, w.memory.get(), 16, 0), "a workspace too small");
+  check(refused({15, 1, 0, 0, 0}, w.memory.get(), w.memory.size(), 0), "more stages than shared memory holds");
+  check(refused({3, 1, 2, 0, 0}, w.memory.get(), w.memory.size(), 0), "link slots that hold no tile");
+  check(refused({}, w.memory.get(), w.memory.size(), 8), "int8 pages");
+  check(refused({}, w.memory.get(), w.memory.size(), 2), "bf16 pages for fp16 queries");
+  check(cudaGetLastError() == cudaSuccess, "refusals leave no CUDA error behind");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("no CUDA device: skipped\n");
+    return 77;
+  }
+  std::vector<std::string_view> words;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--quick") {
+      quick = true;
+    } else {
+      words.emplace_back(argv[i]);
+    }
+  }
+  const std::pair<const char*, void (*)()> cases[] = {
+      {"attend shapes", attend_shapes},     {"attend selected", attend_selected},
+      {"attend splits", attend_splits},     {"attend bit identity", attend_bit_identity},
+      {"attend odd contents", attend_odd_contents}, {"attend installs", attend_installs},
+      {"attend e4m3", attend_e4m3},         {"quantize", quantize_bits},
+      {"sparse step", sparse_step},         {"long selection", long_selection},
+      {"append and resolve", append_and_resolve},   {"feedback", feedback_agrees},
+      {"refusals", refusals},
+  };
+  for (const auto& [case_name, run] : cases) {
+    bool wanted = words.empty();
+    for (const auto word : words) wanted = wanted || std::string_view(case_name).find(word) != std::string_view::npos;
+    if (!wanted) continue;
+    const int before = failures;
+    current = case_name;
+    run();
+    must(cudaDeviceSynchronize(), case_name);
+    std::printf("%-22s %s\n", case_name, failures == before ? "ok" : "FAILED");
+    std::fflush(stdout);
+  }
+  std::printf("%d failures\n", failures);
+  return failures == 0 ? 0 : 1;
+}
