@@ -69,6 +69,8 @@ CurveMinorant CurveMinorant::build(const std::vector<double>& axis, double first
     const double slope = (hull[i].y - hull[i - 1].y) / (hull[i].x - hull[i - 1].x);
     // A hair down, for the rounding of these few operations.
     const double base = hull[i - 1].y * (1 - 1e-12) - slope * hull[i - 1].x;
+    // Where more takes less time, a line says nothing that the next one does not say as well.
+    if (slope <= 0) continue;
     out.from_.push_back(hull[i - 1].x);
     out.lines_.push_back({base, slope * (1 - 1e-12)});
   }

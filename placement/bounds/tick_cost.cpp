@@ -35,10 +35,10 @@ Fixed fixed_part(const Instance& instance, Tick t, LinkId home) {
   for (const SharedMedium& s : platform.shared) {
     if (s.first != home && s.second != home) continue;
     const Bytes other = load.link[s.first == home ? s.second : s.first].bytes;
-    if (other > out.shared_bytes) {
-      out.shared_bytes = other;
-      out.shared_rate = s.bytes_per_second;
-    }
+    // Of several media, the one that is busiest without the plan; any would do.
+    if (out.shared_rate > 0 && other <= out.shared_bytes) continue;
+    out.shared_bytes = other;
+    out.shared_rate = s.bytes_per_second;
   }
   return out;
 }
@@ -76,7 +76,7 @@ std::vector<TickCost> tick_costs(const Instance& instance) {
       // The latency is paid from the first crossing on; without any, all_hits stands in.
       cost.link.base = std::min(cost.link.base + link.latency, all_hits);
     }
-    if (fixed.shared_bytes > 0) {
+    if (fixed.shared_rate > 0) {
       const Line shared{
           static_cast<double>(fixed.shared_bytes + fixed.home_bytes) / fixed.shared_rate,
           page / fixed.shared_rate};

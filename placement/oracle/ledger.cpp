@@ -8,7 +8,7 @@ namespace lehr::placement {
 
 Ledger::Ledger(const Instance& instance)
     : instance_(&instance),
-      home_(&instance.platform->links[instance.platform->link(instance.platform->home, kHbm)]),
+      home_(instance.platform->link(instance.platform->home, kHbm)),
       flat_(instance.platform->hbm.values().size() == 1 ? 1 / instance.platform->hbm.peak() : 0) {
   const Tick ticks = instance.ticks();
   plain_.resize(ticks);
@@ -35,9 +35,9 @@ Seconds Ledger::total(Tick from) const {
 Seconds Ledger::crossing_time(int crossings) {
   const auto n = static_cast<std::size_t>(crossings);
   while (crossing_times_.size() <= n) {
-    LinkLoad load;
-    load.add(instance_->page_bytes, static_cast<std::uint32_t>(crossing_times_.size()));
-    crossing_times_.push_back(link_time(*home_, load));
+    LayerLoad load;
+    load.link[home_].add(instance_->page_bytes, static_cast<std::uint32_t>(crossing_times_.size()));
+    crossing_times_.push_back(layer_time(*instance_->platform, load).links);
   }
   return crossing_times_[n];
 }

@@ -38,7 +38,7 @@ class Ledger {
   Seconds crossing_time(int crossings);
 
   const Instance* instance_;
-  const Link* home_;
+  LinkId home_;
   double flat_;  ///< seconds a byte of HBM if that is the same for every size, else 0
   std::vector<std::uint8_t> plain_;  ///< nothing but crossings is on the links
   std::vector<Seconds> compute_;

@@ -50,7 +50,9 @@ Status count_page(const Instance& instance, const VisitChains& chains, const Sch
       }
     } else {
       if (way == kKept && !in_hbm) return no_schedule("kept, but in HBM it was not", p, v);
-      if (way != kKept && (way < from || way >= v)) {
+      // In the tick of its birth a page born in HBM is there already.
+      const Tick first = i == chains.begin_of(p) && in_hbm ? from + 1 : from;
+      if (way != kKept && (way < first || way >= v)) {
         return no_schedule("promoted outside its interval", p, v);
       }
       if (way != kKept) {

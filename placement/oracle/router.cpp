@@ -40,7 +40,7 @@ void Router::enter(PageId page, int sign) {
   }
 }
 
-Router::Arrival Router::arrive(Tick from, Tick v, Seconds kept, Seconds limit,
+Router::Arrival Router::arrive(Tick from, Tick first_fill, Tick v, Seconds kept, Seconds limit,
                                const Search& search) const {
   Arrival best{kImpossible, false, kNever};
   const Seconds keep_blur = blur(search);
@@ -55,7 +55,7 @@ Router::Arrival Router::arrive(Tick from, Tick v, Seconds kept, Seconds limit,
     --t;
     if (ledger_.full(t)) break;
     const Seconds fill = held + search.slot_price[t] + ledger_.bring(t) + fill_blur;
-    if (fill < best.cost) best = {fill, false, t};
+    if (fill < best.cost && t >= first_fill) best = {fill, false, t};
   }
   return best;
 }
@@ -76,10 +76,12 @@ void Router::forward(PageId page, const Search& search) {
     const bool full = ledger_.full(v) && !forced;
     const Seconds miss = forced ? kImpossible : ledger_.cross(v) + blur(search);
     const Seconds install = full || forced ? kImpossible : ledger_.bring(v) + search.slot_price[v];
+    // A page born in HBM cannot be promoted in that tick.
+    const Tick first_fill = in_hbm && i == begin ? from + 1 : from;
     Seconds hit = kImpossible;
     Choice& choice = choices_[i - begin];
     if (!full) {
-      const Arrival a = arrive(from, v, kept, install - ledger_.read(v), search);
+      const Arrival a = arrive(from, first_fill, v, kept, install - ledger_.read(v), search);
       hit = a.cost + ledger_.read(v);
       choice.kept = a.kept;
       choice.fill = a.fill;

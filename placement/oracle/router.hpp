@@ -44,9 +44,10 @@ class Router {
   };
   /// Adds the page's ways to the ledger, or takes them out (sign -1).
   void enter(PageId page, int sign);
-  /// The cheapest way to be in HBM at v; `kept` is the surcharge for having been so at `from`.
-  /// Gives up at `limit`.
-  Arrival arrive(Tick from, Tick v, Seconds kept, Seconds limit, const Search& search) const;
+  /// The cheapest way to be in HBM at v. `kept` is the surcharge for having been there at `from`;
+  /// promotions are possible from `first_fill` on. Gives up at `limit`.
+  Arrival arrive(Tick from, Tick first_fill, Tick v, Seconds kept, Seconds limit,
+                 const Search& search) const;
   void forward(PageId page, const Search& search);
   void backward(PageId page);
 

@@ -39,9 +39,13 @@ Schedule greedy_density(const Instance& instance, const VisitChains& chains) {
   }
   std::vector<Interval> order = intervals(instance, chains);
   // Length one is a read in the tick of birth, which has its slot in any case: first, as it must
-  // be.
+  // A page read in the tick of its birth has its slot in any case: first, as it must be.
+  const auto rank = [&](const Interval& interval) {
+    const bool forced = interval.length == 1 && interval.visit == chains.begin_of(interval.page);
+    return forced ? 0 : interval.length;
+  };
   std::stable_sort(order.begin(), order.end(),
-                   [](const Interval& a, const Interval& b) { return a.length < b.length; });
+                   [&](const Interval& a, const Interval& b) { return rank(a) < rank(b); });
   for (const Interval& interval : order) {
     const std::uint32_t i = interval.visit;
     const Tick v = chains.tick[i];
@@ -75,10 +79,28 @@ Schedule fewest_misses(const Instance& instance, const VisitChains& chains) {
     kept.emplace(chains.tick[visit], visit);
     ++held;
   };
+  // Gives up intervals that end at `from` or later until the others fit.
+  const auto trim = [&](std::uint32_t capacity, Tick from) {
+    while (held > capacity && !kept.empty() && kept.top().first >= from) {
+      schedule[kept.top().second] = kReadInPlace;
+      kept.pop();
+      --held;
+    }
+  };
   std::vector<std::uint32_t> after;
   for (Tick t = 0; t < instance.ticks(); ++t) {
-    for (const PageId p : born[t]) keep(next[p]);
+    // Pages read in the tick of their birth take their slots whatever is held.
     std::uint32_t ended = 0;
+    for (const PageId p : born[t]) {
+      if (chains.tick[next[p]] == t) {
+        schedule[next[p]] = kKept;
+        ++held;
+      } else {
+        keep(next[p]);
+      }
+    }
+    const std::uint32_t capacity = instance.capacity - instance.pinned[t];
+    trim(capacity, t);
     after.clear();
     for (const PageId p : instance.visits_at(t)) {
       const std::uint32_t visit = next[p]++;
@@ -91,13 +113,7 @@ Schedule fewest_misses(const Instance& instance, const VisitChains& chains) {
         keep(next[p]);
       }
     }
-    // Those that end here are being read and stay; they are below all others in the queue.
-    const std::uint32_t capacity = instance.capacity - instance.pinned[t];
-    while (held > capacity && !kept.empty() && kept.top().first > t) {
-      schedule[kept.top().second] = kReadInPlace;
-      kept.pop();
-      --held;
-    }
+    trim(capacity, t + 1);  // what is being read stays
     held -= ended;
     for (const std::uint32_t visit : after) keep(visit);
   }

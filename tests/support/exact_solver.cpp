@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/support/exact_solver.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "kernels/base/rng.hpp"
+#include "placement/plan_check.hpp"
+
+namespace lehr::test {
+
+using placement::Instance;
+
+using placement::Platform;
+
+std::unique_ptr<Platform> round_platform(double hbm, double link) {
+  auto p = std::make_unique<Platform>();
+  p->name = "round";
+  p->tiers = {{"hbm", kGiB, true}, {"host", kGiB, true}};
+  p->links = {{"h2d", 1, 0, BandwidthCurve(link), 0}, {"d2h", 0, 1, BandwidthCurve(link), 0}};
+  p->hbm = BandwidthCurve(hbm);
+  p->flops = 1;
+  p->home = 1;
+  return p;
+}
+
+namespace {
+
+double between(Rng& rng, double low, double high) { return low + (high - low) * rng.uniform(); }
+
+std::unique_ptr<Platform> random_platform(Rng& rng) {
+  auto p = round_platform(between(rng, 500, 2000), between(rng, 100, 800));
+  if (rng.below(3) == 0) {
+    const double top = between(rng, 500, 2000);
+    p->hbm = BandwidthCurve({100, 400, 1600}, {1}, {top * between(rng, 0.3, 1), top * 0.9, top});
+  }
+  if (rng.below(3) == 0) {
+    const double top = between(rng, 100, 800);
+    p->links[0].curve = BandwidthCurve({100}, {1, 4}, {top * between(rng, 0.3, 1.2), top});
+  }
+  if (rng.below(3) == 0) p->links[0].latency = between(rng, 0, 0.5);
+  if (rng.below(3) == 0) p->shared = {{0, 1, between(rng, 100, 600)}};
+  p->control_per_layer = rng.below(2) == 0 ? 0 : between(rng, 0, 0.1);
+  return p;
+}
+
+}  // namespace
+
+TinyReplay random_replay(std::uint64_t seed) {
+  Rng rng(seed);
+  TinyReplay out{random_platform(rng), {}};
+  Instance& in = out.instance;
+  in.platform = out.platform.get();
+  in.page_bytes = 100;
+  in.layers = 1 + rng.below(3);
+  const std::uint32_t steps = 2 + rng.below(3);
+  const Tick ticks = in.layers * steps;
+  const std::uint32_t pages = 2 + rng.below(6);
+  in.capacity = 1 + rng.below(4) + in.layers;
+
+  // Every layer has a tail all along; some pages become full later, in HBM.
+  std::uint32_t room = in.capacity - in.layers;
+  std::vector<std::uint32_t> layer_of(pages);
+  std::vector<std::uint8_t> born_at(ticks, 0);
+  Tick born = 0;  // rising with the page
+  for (PageId p = 0; p < pages; ++p) {
+    const Tick later = born + 1 + rng.below(ticks);
+    if (p >= pages / 2 && rng.below(2) == 0 && later >= in.layers && later < ticks) {
+      born = later;
+      born_at[born] = 1;
+    }
+    layer_of[p] = born == 0 ? rng.below(in.layers) : born % in.layers;
+    const bool fits = room > 0 && rng.below(2) == 0;
+    if (born == 0 && fits) --room;
+    const bool arises = born > 0 && (p == 0 || in.birth[p - 1] != born);
+    in.add_page(born, born == 0 ? fits : arises);
+  }
+  const bool by_layer = rng.below(4) != 0;  // else any page in any tick
+  const double eagerness = between(rng, 0.3, 1);
+  for (Tick t = 0; t < ticks; ++t) {
+    in.open_tick(rng.below(300), rng.below(4) == 0 ? between(rng, 0, 1.5) : 0, in.layers);
+    for (PageId p = 0; p < pages; ++p) {
+      const bool here = in.birth[p] <= t && (!by_layer || layer_of[p] == t % in.layers);
+      if (here && rng.uniform() < eagerness) in.add_visit(p);
+    }
+    if (born_at[t] != 0) in.add_transfer(1, in.page_bytes, 1);
+  }
+  return out;
+}
+
+namespace {
+
+using Set = std::uint32_t;  // of pages
+
+class Solver {
+ public:
+  Solver(const Instance& instance, const ExactOptions& options)
+      : in_(instance), options_(options), all_(Set{1} << instance.pages()) {}
+
+  Seconds solve() {
+    constexpr Seconds kNot = std::numeric_limits<Seconds>::infinity();
+    std::vector<Seconds> best(all_, kNot);
+    best[0] = 0;
+    for (Tick t = 0; t < in_.ticks(); ++t) {
+      std::vector<Seconds> after(all_, kNot);
+      for (Set held = 0; held < all_; ++held) {
+        if (best[held] < kNot) layer(t, held, best[held], after);
+      }
+      // Dropping after the layer is free, of any pages.
+      for (PageId p = 0; p < in_.pages(); ++p) {
+        for (Set s = 0; s < all_; ++s) {
+          if ((s >> p & 1) != 0)
+            after[s ^ (Set{1} << p)] = std::min(after[s ^ (Set{1} << p)], after[s]);
+        }
+      }
+      best = std::move(after);
+    }
+    return *std::min_element(best.begin(), best.end());
+  }
+
+ private:
+  void layer(Tick t, Set held, Seconds before, std::vector<Seconds>& after) {
+    Set selected = 0;
+    Set alive = 0;
+    Set born = 0;
+    for (const PageId p : in_.visits_at(t)) selected |= Set{1} << p;
+    for (PageId p = 0; p < in_.pages(); ++p) {
+      if (in_.birth[p] <= t) alive |= Set{1} << p;
+      if (in_.birth[p] == t && in_.born_in_hbm[p] != 0) born |= Set{1} << p;
+    }
+    const Set hits = selected & (held | born);
+    const Set missed = selected & ~hits;
+    // Earlier drops happened after an earlier layer; only the newly born can be dropped now.
+    for (Set dropped = born & ~selected;; dropped = (dropped - 1) & born & ~selected) {
+      const Set stay = (held | born) & ~dropped;
+      const Set candidates = alive & ~stay & (options_.promotions ? ~Set{0} : missed);
+      for (Set arrive = candidates;; arrive = (arrive - 1) & candidates) {
+        const auto slots = static_cast<std::uint32_t>(std::popcount(stay | arrive)) + in_.pinned[t];
+        if (slots <= in_.capacity) {
+          const auto hbm = static_cast<std::uint32_t>(std::popcount(hits) + std::popcount(arrive));
+          const auto crossings = static_cast<std::uint32_t>(std::popcount(missed | arrive));
+          Seconds time = before;
+          if (t >= options_.from) {
+            time += placement::layer_time(*in_.platform, in_.load(t, hbm, crossings)).total();
+          }
+          after[stay | arrive] = std::min(after[stay | arrive], time);
+        }
+        if (arrive == 0) break;
+      }
+      if (dropped == 0) break;
+    }
+  }
+
+  const Instance& in_;
+  const ExactOptions options_;
+  const Set all_;
+};
+
+}  // namespace
+
+Seconds exact_optimum(const Instance& instance, const ExactOptions& options) {
+  return Solver(instance, options).solve();
+}
+
+namespace {
+
+/// The columns a policy sees.
+struct Table {
+  std::vector<Residency> residency;
+  std::vector<std::uint16_t> guard, layer, sequence;
+  std::vector<std::uint32_t> position;
+
+  PageColumns columns() const { return {residency, guard, position, layer, sequence}; }
+};
+
+Tick next_visit(const Instance& in, PageId page, Tick from) {
+  for (Tick t = from; t < in.ticks(); ++t) {
+    const auto visits = in.visits_at(t);
+    if (std::find(visits.begin(), visits.end(), page) != visits.end()) return t;
+  }
+  return kNever;
+}
+
+class Play {
+ public:
+  Play(const Instance& instance, placement::Policy& policy) : in_(instance), policy_(policy) {
+    const std::size_t n = in_.pages() + std::size_t{1};  // the last is the tail of the only group
+    table_.residency.assign(n, 0);
+    table_.guard.assign(n, 1);  // not there yet
+    table_.layer.assign(n, 0);
+    table_.sequence.assign(n, 0);
+    table_.position.resize(n);
+    for (std::size_t p = 0; p < n; ++p) table_.position[p] = static_cast<std::uint32_t>(p);
+  }
+
+  PlayedReplay run() {
+    policy_.begin({in_.platform, in_.capacity, in_.page_bytes, in_.layers, 1, 7});
+    for (Tick t = 0; t < in_.ticks() && out_.broken.empty(); ++t) {
+      births(t);
+      tick(t);
+    }
+    return out_;
+  }
+
+ private:
+  bool in_hbm(PageId p) const { return resident(table_.residency[p], kHbm); }
+  void set(PageId p, bool here) {
+    table_.residency[p] =
+        static_cast<Residency>(here ? table_.residency[p] | 1U : table_.residency[p] & ~1U);
+  }
+  std::uint32_t held() const {
+    return static_cast<std::uint32_t>(std::count_if(table_.residency.begin(),
+                                                    table_.residency.end(),
+                                                    [](Residency r) { return resident(r, kHbm); }));
+  }
+
+  void births(Tick t) {
+    std::vector<PageId> pages;
+    std::vector<Tick> uses;
+    for (PageId p = 0; p < in_.pages(); ++p) {
+      if (in_.birth[p] != t) continue;
+      table_.residency[p] = static_cast<Residency>(in_.born_in_hbm[p] != 0 ? 3 : 2);
+      table_.guard[p] = 0;
+      pages.push_back(p);
+      uses.push_back(next_visit(in_, p, t));
+    }
+    if (!pages.empty()) policy_.add_pages(pages, uses, table_.columns());
+  }
+
+  /// The pages that exist, and the tail.
+  std::vector<PageId> context(Tick t) const {
+    std::vector<PageId> out;
+    for (PageId p = 0; p < in_.pages(); ++p) {
+      if (in_.birth[p] <= t) out.push_back(p);
+    }
+    out.push_back(in_.pages());
+    return out;
+  }
+
+  void tick(Tick t) {
+    const auto visits = in_.visits_at(t);
+    std::vector<std::uint8_t> hit;
+    std::vector<PageId> missed;
+    std::vector<Tick> next;
+    for (const PageId p : visits) {
+      hit.push_back(in_hbm(p) ? 1 : 0);
+      if (!in_hbm(p)) missed.push_back(p);
+      next.push_back(next_visit(in_, p, t + 1));
+      ++table_.guard[p];
+    }
+    LayerView view;
+    view.step = t / in_.layers;
+    view.layer = t % in_.layers;
+    view.layers = in_.layers;
+    view.tick = t;
+    view.selected = visits;
+    view.hit = hit;
+    view.missed = missed;
+    view.next_use = next;
+    const std::vector<PageId> blocks = context(t);
+    const GroupView group{.blocks = blocks, .count = static_cast<std::uint32_t>(visits.size())};
+    view.groups = std::span<const GroupView>(&group, 1);
+    view.capacity = in_.capacity;
+    const std::uint32_t taken = held() + in_.pinned[t];
+    view.free_slots = taken < in_.capacity ? in_.capacity - taken : 0;
+    view.must_free = taken > in_.capacity ? taken - in_.capacity : 0;
+    view.pages = table_.columns();
+    LayerPlan plan;
+    policy_.decide(view, plan);
+    if (const Status ok = placement::check_plan(view, plan); !ok) {
+      out_.broken = ok.error().what;
+      return;
+    }
+    apply(t, view, plan);
+    for (const PageId p : visits) --table_.guard[p];
+  }
+
+  void apply(Tick t, const LayerView& view, const LayerPlan& plan) {
+    for (const PageId p : plan.drop) set(p, false);
+    for (const PageId p : plan.install) set(p, true);
+    for (const Promotion& m : plan.promote) set(m.page, true);
+    if (held() + in_.pinned[t] > in_.capacity) out_.broken = "over capacity";
+    const auto hits = static_cast<std::uint32_t>(view.selected.size() - view.missed.size());
+    const auto installs = static_cast<std::uint32_t>(plan.install.size());
+    const auto promotions = static_cast<std::uint32_t>(plan.promote.size());
+    const auto misses = static_cast<std::uint32_t>(view.missed.size());
+    const auto load = in_.load(t, hits + installs + promotions, misses + promotions);
+    out_.total += placement::layer_time(*in_.platform, load).total();
+    out_.misses += misses;
+    out_.promotions += promotions;
+    for (const PageId p : plan.drop_after) set(p, false);
+  }
+
+  const Instance& in_;
+  placement::Policy& policy_;
+  Table table_;
+  PlayedReplay out_;
+};
+
+}  // namespace
+
+PlayedReplay play(const Instance& instance, placement::Policy& policy) {
+  return Play(instance, policy).run();
+}
+
+}  // namespace lehr::test

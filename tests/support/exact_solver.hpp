@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "placement/instance.hpp"
+#include "placement/policy.hpp"
+
+namespace lehr::test {
+
+/// An instance with the platform it points to.
+struct TinyReplay {
+  std::unique_ptr<placement::Platform> platform;
+  placement::Instance instance;
+};
+
+/// Round figures: HBM `hbm` bytes/s, both links `link` bytes/s, no latency, no control time.
+std::unique_ptr<placement::Platform> round_platform(double hbm, double link);
+
+/// A random replay of at most 7 pages and 12 ticks on a random machine: curves, latency, compute,
+/// shared media, write-backs and births included. Feasible: what must be in HBM fits.
+TinyReplay random_replay(std::uint64_t seed);
+
+struct ExactOptions {
+  bool promotions = true;  ///< without, the optimum of plans that only keep, drop and install
+  Tick from = 0;           ///< ticks before cost nothing
+};
+/// The least time of all plans, by going through every state of HBM in every tick.
+Seconds exact_optimum(const placement::Instance& instance, const ExactOptions& options = {});
+
+/// A replay played by a policy, with plain sets; every plan is checked before it is applied.
+struct PlayedReplay {
+  std::string broken;  ///< the first rule broken; empty if none
+  Seconds total = 0;
+  std::uint64_t misses = 0;
+  std::uint64_t promotions = 0;
+};
+PlayedReplay play(const placement::Instance& instance, placement::Policy& policy);
+
+}  // namespace lehr::test
