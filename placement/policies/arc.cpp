@@ -34,7 +34,10 @@ class Arc final : public Replacement {
     const std::uint32_t t1 = lists_.size(kT1);
     const bool first = t1 > target_ || (t1 == target_ && place(incoming) == kB2);
     const PageId v = lists_.oldest_free(first ? kT1 : kT2, guard);
-    return v != kNoPage ? v : lists_.oldest_free(first ? kT2 : kT1, guard);
+    if (v != kNoPage) return v;
+    const PageId other = lists_.oldest_free(first ? kT2 : kT1, guard);
+    if (other == kNoPage) adapted_ = kNoPage;  // the visit ends here: the next adapts anew
+    return other;
   }
 
   void evict(PageId id) override {

@@ -28,10 +28,8 @@ class Density final : public Replacement {
   void reset(std::uint32_t capacity, std::uint32_t id_bound) override {
     queue_.reset(id_bound);
     keys_.assign(id_bound, 0);
-    visits_ = 0;
-    base_ = 0;
-    visits_a_unit_ =
-        std::max<std::uint64_t>(1, static_cast<std::uint64_t>(half_life_ * capacity / kUnits));
+    clock_ = 0;
+    tick_ = static_cast<std::uint64_t>(0x1p32 * kUnits / (half_life_ * std::max(1U, capacity))) + 1;
     counted_ = kNoPage;
     for (std::size_t d = 0; d < gain_.size(); ++d) {
       gain_[d] = static_cast<std::uint32_t>(
@@ -50,8 +48,10 @@ class Density final : public Replacement {
   PageId victim(PageId incoming, Tick /*next_use*/, std::span<const std::uint16_t> guard) override {
     if (incoming != kNoPage) count_miss(incoming);
     const PageId v = least_dense(guard);
-    if (incoming == kNoPage || v == kNoPage) return v;
-    return queue_.key(v) < keys_[incoming] ? v : incoming;
+    if (incoming == kNoPage) return v;
+    if (v != kNoPage && queue_.key(v) < keys_[incoming]) return v;
+    counted_ = kNoPage;  // the visit ends here: the next counts anew
+    return v == kNoPage ? v : incoming;
   }
 
   void evict(PageId id) override { queue_.remove(id); }
@@ -88,7 +88,8 @@ class Density final : public Replacement {
 
   /// Adds a visit now; whether the key changed.
   bool note(PageId id) {
-    if (++visits_ % visits_a_unit_ == 0 && now() >= kRebase) rebase();
+    clock_ += tick_;
+    if (now() >= kRebase) rebase();
     const std::uint32_t t = now();
     const std::uint32_t old = keys_[id];
     const std::uint32_t apart = old > t ? old - t : t - old;
@@ -97,14 +98,12 @@ class Density final : public Replacement {
     return keys_[id] != old;
   }
   /// At least 1: a key of 0 means never visited.
-  std::uint32_t now() const {
-    return static_cast<std::uint32_t>(visits_ / visits_a_unit_ - base_) + 1;
-  }
+  std::uint32_t now() const { return static_cast<std::uint32_t>(clock_ >> 32) + 1; }
 
   /// Moves time zero forward, so that keys and their buckets stay few in a run without an end.
   void rebase() {
     const std::uint32_t by = kRebase / 2;
-    base_ += by;
+    clock_ -= std::uint64_t{by} << 32;
     std::vector<PageId> in;
     for (PageId id = queue_.min(); id != kNoPage; id = queue_.up(id)) in.push_back(id);
     for (const PageId id : in) queue_.remove(id);
@@ -116,9 +115,8 @@ class Density final : public Replacement {
   KeyQueue queue_;
   std::vector<std::uint32_t> keys_;
   std::array<std::uint32_t, 10 * kUnits> gain_{};  ///< log2(1 + 2^-d)
-  std::uint64_t visits_ = 0;
-  std::uint64_t visits_a_unit_ = 1;
-  std::uint64_t base_ = 0;
+  std::uint64_t clock_ = 0;                        ///< time in units, 32 bits of fraction
+  std::uint64_t tick_ = 1;                         ///< what a visit adds
   PageId counted_ = kNoPage;
 };
 

@@ -50,7 +50,7 @@ class Histogram final : public Replacement {
     if (incoming != kNoPage) {
       count_miss(incoming);
       limit = counts_.count(incoming);
-      if (limit < threshold()) return incoming;
+      if (limit < threshold()) return bypass(incoming);
     }
     while (lowest_ < kTop && lists_.size(lowest_) == 0) ++lowest_;
     for (std::uint32_t c = lowest_; c < limit; ++c) {
@@ -58,7 +58,7 @@ class Histogram final : public Replacement {
       const PageId v = lists_.oldest_free(c, guard);
       if (v != kNoPage) return v;
     }
-    return incoming;
+    return bypass(incoming);
   }
 
   void evict(PageId id) override { lists_.remove(counts_.count(id), id); }
@@ -99,6 +99,12 @@ class Histogram final : public Replacement {
     counts_.reach(id);
     count_visit(id);
     counted_ = id;
+  }
+
+  /// The visit ends without an insert: the next one counts anew.
+  PageId bypass(PageId incoming) {
+    counted_ = kNoPage;
+    return incoming;
   }
 
   void age_if_due() {

@@ -45,7 +45,9 @@ class MinOrder final : public Replacement {
 };
 
 /// Belady's rule for layers: of the residents and the pages just read, keep those of nearest next
-/// use.
+/// use. As a page that hits cannot leave before its layer ends, which of several pages of equal
+/// next use is kept can matter one layer later; next uses do not say, and such a tie may cost a
+/// miss.
 class Min final : public Policy {
  public:
   void begin(const PolicyContext& /*context*/) override { queue_.reset(0); }

@@ -63,8 +63,10 @@ class WTinyLfu final : public Replacement {
     count_miss(incoming);
     if (lists_.size(kWindow) < window_target_ && defender != kNoPage) return defender;
     if (candidate == kNoPage) candidate = incoming;
-    if (defender == kNoPage) return candidate;
-    if (counts_.count(candidate) <= counts_.count(defender)) return candidate;
+    if (defender == kNoPage || counts_.count(candidate) <= counts_.count(defender)) {
+      if (candidate == incoming) counted_ = kNoPage;  // the visit ends here: the next counts anew
+      return candidate;
+    }
     if (candidate == incoming) {
       admitted_ = incoming;
     } else {
