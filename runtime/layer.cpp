@@ -111,6 +111,8 @@ void Runtime::find_tails(Layer& layer) {
 }
 
 /// Before the policy is asked: is there room for the tails that this layer opens, now or by drops?
+/// Where there is not, pages of the selection itself leave before the layer starts and are read at
+/// home.
 Status Runtime::make_room_for_tails(Layer& layer) {
   const std::uint32_t free = table_.slots(kHbm).available();
   if (layer.absent.size() <= free) return {};
@@ -118,11 +120,28 @@ Status Runtime::make_room_for_tails(Layer& layer) {
   for (PageId page = 0; page < table_.rows() && owed > 0; ++page) {
     if (table_.guard[page] == 0 && resident(table_.residency[page], kHbm)) --owed;
   }
-  if (owed == 0) return {};
-  return refused(
-      Reason::kNoEvictable,
-      fmt::format("step {}, layer {}: {} tail pages need HBM and nothing more can leave it", step_,
-                  layer.index, layer.absent.size()));
+  std::vector<PageId> leaving;
+  for (std::size_t i = 0; i < layer.selected.size() && leaving.size() < owed; ++i) {
+    const PageId page = layer.selected[i];
+    const bool at_home = resident(table_.residency[page], home_.home());
+    if (layer.hit[i] != 0 && table_.guard[page] == 1 && at_home) leaving.push_back(page);
+  }
+  if (leaving.size() < owed) {
+    return refused(
+        Reason::kNoEvictable,
+        fmt::format("step {}, layer {}: {} tail pages need HBM and nothing more can leave it",
+                    step_, layer.index, layer.absent.size()));
+  }
+  if (leaving.empty()) return {};
+  for (const PageId page : leaving) drop_from_hbm(page);
+  layer.report.forced_drops += leaving.size();
+  tell_policy_left(leaving);
+  layer.missed.clear();
+  for (std::size_t i = 0; i < layer.selected.size(); ++i) {
+    layer.hit[i] = resident(table_.residency[layer.selected[i]], kHbm) ? 1 : 0;
+    if (layer.hit[i] == 0) layer.missed.push_back(layer.selected[i]);
+  }
+  return {};
 }
 
 /// Pages whose only copy lies below the home tier cannot be read in place: the layer waits for
@@ -279,7 +298,6 @@ bool Runtime::write_back(PageId page, Layer& layer) {
   table_.mark_valid(page, home);
   table_.flags[page] &= static_cast<std::uint8_t>(~kTail);
   --table_.guard[page];
-  filled_[layer.index].push_back(page);
   return true;
 }
 
@@ -289,6 +307,7 @@ void Runtime::write_back_full_tails(Layer& layer) {
   });
   for (std::size_t i = 0; i < layer.tails.size(); ++i) {
     if (layer.tail_length[i] != options_.geometry.page_tokens) continue;
+    filled_[layer.index].push_back(layer.tails[i]);
     if (!write_back(layer.tails[i], layer)) waiting_write_back_.push_back(layer.tails[i]);
   }
 }
