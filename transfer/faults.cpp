@@ -26,8 +26,7 @@ constexpr struct {
 } kGuards[] = {{"leases", Guard::kLeases},
                {"checksum", Guard::kChecksum},
                {"generation", Guard::kGeneration},
-               {"reservation", Guard::kReservation},
-               {"limit", Guard::kLimit}};
+               {"reservation", Guard::kReservation}};
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -104,7 +103,7 @@ Result<FaultPlan> FaultPlan::parse(std::string_view text) {
       }
       if (plan.guards_off.size() == before) {
         return invalid("fault plan: '" + std::string(entry) +
-                       "': expected leases, checksum, generation, reservation or limit");
+                       "': expected leases, checksum, generation or reservation");
       }
       continue;
     }

@@ -190,6 +190,34 @@ TEST_CASE("Queued moves can be cancelled; their pages stay where they were") {
   world.validate();
 }
 
+TEST_CASE("A destination may be dropped while its page is on the way") {
+  const bool cancelled = GENERATE(false, true);
+  WorldConfig config;
+  config.hbm = 1;
+  World world(config);
+  const Place host = world.make(kHost, 1);
+  auto writer = world.engine().lease(host, LeaseMode::kWrite);  // holds the move back
+  REQUIRE(writer);
+  const Submission out = world.submit(move_of(1, host, {kHbm, kNoSlot}));
+  REQUIRE(out.job != 0);
+  REQUIRE(world.engine().release({kHbm, out.slot}));
+  // Somebody else gets the room before the first move ends, and must keep it whatever becomes of
+  // that.
+  SlotId taken = kNoSlot;
+  REQUIRE(world.engine().tier(kHbm).slots().allocate_behind_readers({&taken, 1}));
+  REQUIRE(taken == out.slot);
+  if (cancelled) REQUIRE(world.engine().cancel({&out.job, 1}) == 1);
+  writer->end();
+  REQUIRE(world.engine().wait_all(kLong));
+  CHECK(world.next_result().code == (cancelled ? Code::kCancelled : Code::kOk));
+  CHECK(world.engine().tier(kHbm).slots().usage().held == 1);
+  const Place second = world.make(kHost, 2);
+  CHECK(world.run(move_of(2, second, {kHbm, taken})).code == Code::kOk);
+  CHECK(world.intact({kHbm, taken}, 2));
+  CHECK(world.intact(host, 1));
+  world.validate();
+}
+
 TEST_CASE("An urgent move overtakes background moves that wait") {
   Gate gate;
   gate.open = false;

@@ -16,6 +16,8 @@ std::size_t reason_index(Reason reason) {
   return std::min(static_cast<std::size_t>(reason), kReasons - 1);
 }
 
+std::uint64_t slot_name(Place place) { return (std::uint64_t{place.tier} << 32) | place.slot; }
+
 PageKey key_of(const PageMove& move) {
   return move.key == PageKey{} ? PageKey{0, move.page} : move.key;
 }
@@ -134,6 +136,11 @@ Status Core::release(Place place) {
   LEHR_TRY(check_place(place));
   Tier& tier = tiers[place.tier];
   SlotPool& pool = tier.store->slots();
+  // A caller that drops the destination of a running move has it given back once, not twice.
+  if (const auto own = own_slots.find(slot_name(place)); own != own_slots.end()) {
+    jobs[own->second].own_slot = false;
+    own_slots.erase(own);
+  }
   if (tier.file != nullptr) {
     // A dropped page must not be found after a restart.
     if (pool.leases_on(place.slot) == 0) {
@@ -269,6 +276,7 @@ Result<JobId> Core::admit(const PageMove& move, Ticket ticket, SlotId& slot) {
   job.submitted_ns = clock->now_ns();
   job.link = *link;
   job.own_slot = own_slot;
+  if (own_slot) own_slots.emplace(slot_name(job.move.to), index);
   job.prepared = false;
   ++job.generation;
   ++unfinished;
@@ -455,6 +463,8 @@ Status Core::settle(Active& job, const Completion& completion) {
       return corrupt({}, Reason::kChecksum);
     }
   }
+  // Dropped while the page was on its way: nothing to be found there.
+  if (!tiers[move.to.tier].store->slots().is_held(move.to.slot)) return {};
   return stamp(move.to, move.page, move.version, key_of(move), job.contents_checksum);
 }
 
@@ -488,10 +498,12 @@ void Core::finish(std::uint32_t index, Code code, Reason reason, Bytes bytes) {
     [[maybe_unused]] const Status forgotten = forget(move.from);
   }
   job.destination.end();
-  if (job.own_slot && code != Code::kOk) {
-    // Not through release(): the caller may have released it already, and then it is gone.
-    [[maybe_unused]] const Status released =
-        tiers[move.to.tier].store->slots().release(move.to.slot);
+  if (job.own_slot) {
+    own_slots.erase(slot_name(move.to));
+    if (code != Code::kOk) {
+      [[maybe_unused]] const Status released =
+          tiers[move.to.tier].store->slots().release(move.to.slot);
+    }
   }
   const auto ticket = open_tickets.find(job.ticket);
   if (--ticket->second == 0) open_tickets.erase(ticket);

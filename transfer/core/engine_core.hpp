@@ -82,6 +82,8 @@ class TransferEngine::Core {
   std::deque<Active> jobs;  ///< stable addresses; free ones in free_jobs
   std::vector<std::uint32_t> free_jobs;
   std::vector<std::uint32_t> waiting;  ///< jobs whose leases' turn has not come, in order
+  std::unordered_map<std::uint64_t, std::uint32_t>
+      own_slots;  ///< allocated for a job: who gives them back
   std::uint32_t unfinished = 0;
   std::uint32_t max_jobs;
   Ticket last_ticket = 0;
