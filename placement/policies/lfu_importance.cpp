@@ -25,7 +25,7 @@ constexpr std::array kParameters{
                   0.3, 0, 1},
     ParameterInfo{"demote-idle", "so does one that was not read for so many windows", 3, 1, 1e6},
     ParameterInfo{"headroom", "share of the residents listed as next to leave, ahead of demand",
-                  0.0625, 0.001, 1},
+                  0.125, 0.001, 1},
 };
 
 /// Scores pages by frequency and importance. Who leaves next is listed ahead of demand, coldest
@@ -60,6 +60,8 @@ class LfuImportance final : public Policy {
     base_ = 0;
     set_time(0);
     ranked_window_ = kNever;
+    listed_step_ = kNever;
+    dry_ = false;
   }
 
   void add_pages(std::span<const PageId> pages, std::span<const Tick> /*first_use*/,
@@ -87,7 +89,7 @@ class LfuImportance final : public Policy {
       note(view.selected[i], view.mass.empty() ? kNoMass : view.mass[i],
            view.peak.empty() ? kNoMass : view.peak[i]);
     }
-    refilled_ = false;
+    list_coldest();
     std::uint32_t free = view.free_slots;
     for (; free < view.must_free; ++free) {
       PageId v = coldest(view.pages.guard);
@@ -116,6 +118,7 @@ class LfuImportance final : public Policy {
     Step last = 0;
     std::uint8_t visits = 0;
     std::uint8_t before = 0;
+    std::uint16_t window = 0;  ///< of the last visit, its low bits
   };
   struct Leaving {
     PageId page;
@@ -133,7 +136,7 @@ class LfuImportance final : public Policy {
   void clear(PageId id) {
     visits_[id] = mass_[id] = peak_[id] = 0;
     born_[id] = rule_.step;
-    history_[id] = {step_, 0, 0};
+    history_[id] = {step_, 0, 0, window_now_};
   }
 
   /// The present in logarithmic units: 64 a half-life, from a zero that follows at a distance, so
@@ -151,6 +154,7 @@ class LfuImportance final : public Policy {
       }
     }
     step_ = step;
+    window_now_ = static_cast<std::uint16_t>(step / window_);
     rule_.step = static_cast<std::uint16_t>(step);
     rule_.now = static_cast<std::uint32_t>(units - base_);
   }
@@ -167,10 +171,11 @@ class LfuImportance final : public Policy {
       peak_[id] = std::max(peak_[id], static_cast<LogUnits>(now - kUnitsPerCode * peak));
     }
     History& h = history_[id];
-    const Step windows = step_ / window_ - h.last / window_;
-    if (windows != 0) {
+    if (h.window != window_now_) {
+      const auto windows = static_cast<std::uint16_t>(window_now_ - h.window);
       h.before = windows == 1 ? h.visits : std::uint8_t{0};
       h.visits = 0;
+      h.window = window_now_;
     }
     h.last = step_;
     if (h.visits < 255) ++h.visits;
@@ -191,36 +196,58 @@ class LfuImportance final : public Policy {
     return std::max(h.visits, h.before) > promote_visits_ && here >= thresholds_[1];
   }
 
-  /// The end of the list of those that leave next, skipping what changed since it was made; made
-  /// anew at most once a layer. Stays listed until drop().
+  /// The end of the list of those that leave next, skipping what changed since it was made. Stays
+  /// listed until drop().
   PageId coldest(std::span<const std::uint16_t> guard) {
-    for (;;) {
-      while (!leaving_.empty()) {
-        const Leaving& l = leaving_.back();
-        if (place_[l.page] != kNoSlot && history_[l.page].last <= l.listed &&
-            !held(guard, l.page)) {
-          return l.page;
-        }
-        leaving_.pop_back();
+    while (!leaving_.empty()) {
+      const Leaving& l = leaving_.back();
+      if (place_[l.page] != kNoSlot && history_[l.page].last <= l.listed && !held(guard, l.page)) {
+        return l.page;
       }
-      if (refilled_) return kNoPage;
-      refilled_ = true;
-      list_coldest(guard);
+      leaving_.pop_back();
     }
+    dry_ = true;
+    return kNoPage;
   }
 
-  void list_coldest(std::span<const std::uint16_t> guard) {
-    scores_.clear();
-    free_.clear();
-    for (const PageId p : residents_) {
-      if (!held(guard, p)) free_.push_back(p);
+  /// Once a step at most: what wants more evictions in a step than are listed is read in place.
+  void list_coldest() {
+    const std::size_t n = residents_.size();
+    if (listed_step_ == step_) return;
+    // Where the demand of the step before ran the list dry, what is read has changed: list more.
+    const double share = std::min(1.0, (dry_ ? 2 : 1) * headroom_);
+    const auto wanted = static_cast<std::size_t>(share * static_cast<double>(n)) + 64;
+    if (leaving_.size() > wanted / 2) return;
+    listed_step_ = step_;
+    dry_ = false;
+    for (auto* column : {&gathered_.visits, &gathered_.mass, &gathered_.peak, &gathered_.born}) {
+      column->resize(n);
     }
-    for (const PageId p : free_) scores_.push_back(score(p));
-    const auto count = static_cast<std::size_t>(headroom_ * static_cast<double>(free_.size())) + 64;
-    chooser_.choose(scores_, count, chosen_);
-    for (const std::uint32_t c : chosen_) leaving_.push_back({free_[c], scores_[c], step_});
-    std::stable_sort(leaving_.begin(), leaving_.end(),
-                     [](const Leaving& a, const Leaving& b) { return a.score > b.score; });
+    for (std::size_t i = 0; i < n; ++i) {
+      const PageId p = residents_[i];
+      gathered_.visits[i] = visits_[p];
+      gathered_.mass[i] = mass_[p];
+      gathered_.peak[i] = peak_[p];
+      gathered_.born[i] = born_[p];
+    }
+    scores_.resize(n);
+    score_pages({gathered_.visits, gathered_.mass, gathered_.peak, gathered_.born}, rule_, scores_);
+    chooser_.choose(scores_, wanted, chosen_);
+    leaving_.clear();
+    for (const std::uint32_t c : chosen_) leaving_.push_back({residents_[c], scores_[c], step_});
+    sort_coldest_last();
+  }
+
+  /// By falling score, a byte at a time: the list is long and a comparison sort is felt.
+  void sort_coldest_last() {
+    sorted_.resize(leaving_.size());
+    for (const std::uint32_t shift : {0U, 8U}) {
+      std::array<std::uint32_t, 257> at{};
+      for (const Leaving& l : leaving_) ++at[256 - (l.score >> shift & 0xFF)];
+      for (std::size_t i = 1; i < at.size(); ++i) at[i] += at[i - 1];
+      for (const Leaving& l : leaving_) sorted_[at[255 - (l.score >> shift & 0xFF)]++] = l;
+      leaving_.swap(sorted_);
+    }
   }
 
   PageId any_free(std::span<const std::uint16_t> guard) const {
@@ -236,6 +263,7 @@ class LfuImportance final : public Policy {
     scores_.resize(place_.size());
     score_pages({visits_, mass_, peak_, born_}, rule_, scores_);
     chooser_.quantiles(scores_, shares_, thresholds_);
+    if (shares_[0] == 0) thresholds_[0] = 0;  // no rank lies below 0
   }
 
   void keep(PageId id) {
@@ -264,6 +292,7 @@ class LfuImportance final : public Policy {
 
   ScoreRule rule_;
   Step step_ = 0;
+  std::uint16_t window_now_ = 0;
   std::uint64_t base_ = 0;
   LogAdder add_;
   std::vector<LogUnits> visits_;
@@ -274,12 +303,16 @@ class LfuImportance final : public Policy {
   std::vector<std::uint32_t> place_;  ///< index in residents_, or kNoSlot
   std::vector<PageId> residents_;
   std::vector<Leaving> leaving_;
-  bool refilled_ = false;
+  std::vector<Leaving> sorted_;
+  Step listed_step_ = kNever;
+  bool dry_ = false;
   std::array<std::uint16_t, 2> thresholds_{};  ///< scores at the ranks of demotion and promotion
   Step ranked_window_ = kNever;
   Coldest chooser_;
   std::vector<std::uint16_t> scores_;
-  std::vector<PageId> free_;
+  struct {
+    std::vector<std::uint16_t> visits, mass, peak, born;
+  } gathered_;  ///< of the residents
   std::vector<std::uint32_t> chosen_;
 };
 
