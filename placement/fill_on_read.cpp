@@ -33,7 +33,8 @@ class OnMiss final : public Policy {
     split(view);
     for (std::size_t i = 0; i < view.filled.size(); ++i) {
       if (!view.pages.in_hbm(view.filled[i])) continue;
-      order_->insert(view.filled[i], view.filled_next_use.empty() ? kNever : view.filled_next_use[i]);
+      order_->insert(view.filled[i],
+                     view.filled_next_use.empty() ? kNever : view.filled_next_use[i]);
     }
     order_->hit(std::span(hits_).first(hit_count_), hit_next_);
     std::uint32_t free = view.free_slots;

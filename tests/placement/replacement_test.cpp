@@ -202,7 +202,8 @@ TEST_CASE("greedy density: two late visits outweigh three old ones") {
 }
 
 TEST_CASE("greedy density goes on when time zero moves") {
-  // A half-life of 16 visits is 4 units a visit: 600,000 visits pass the limit of keys more than once.
+  // A half-life of 16 visits is 4 units a visit: 600,000 visits pass the limit of keys more than
+  // once.
   const auto made = order("greedy-density", {{"half-life", 4}});
   DrivenCache cache(*made, 4);
   Rng rng(5);
