@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ lehr_status boundary(Body body) noexcept {
     }
   } catch (const std::bad_alloc&) {
     return fail({Code::kRefused, Reason::kOverBudget, "out of memory"});
+  } catch (const std::length_error&) {
+    return fail({Code::kRefused, Reason::kOverBudget, "more items than memory could hold"});
   } catch (const std::exception& e) {
     return fail({Code::kInternal, Reason::kNone, e.what()});
   } catch (...) {

@@ -95,7 +95,7 @@ lehr_status lehr_build_info(char* buffer, size_t size, size_t* needed) {
 #ifdef LEHR_HAVE_URING
                     true,
 #else
-                     false,
+                    false,
 #endif
                     LEHR_CHECKS);
     return copy_text(text, buffer, size, needed);

@@ -159,7 +159,7 @@ typedef struct lehr_runtime {
 typedef struct lehr_open_options {
   uint32_t struct_size;
   uint32_t flags;     /* 0 */
-  const char* config; /* TOML text; see docs of the configuration keys */
+  const char* config; /* TOML text; its keys: runtime/config/config_keys.def */
   size_t config_size;
   const char* config_path; /* or a file, 0-terminated; not both */
 } lehr_open_options;
