@@ -11,10 +11,11 @@
 
 namespace lehr::placement {
 
-/// The page of lowest key among many whose keys all change at every step. Keys lie in a plain column, so
-/// that changing one is a store; the lowest share of them is kept in a heap that is filled by a scan now
-/// and then. Exact: a key within what the heap covers enters it at once, and entries whose key
-/// has changed are ignored. Setting is O(1) but for those few; the lowest is O(log n) amortised.
+/// The page of lowest key among many whose keys all change at every step. Keys lie in a plain
+/// column, so that changing one is a store; the lowest share of them is kept in a heap that is
+/// filled by a scan now and then. Exact: a key within what the heap covers enters it at once, and
+/// entries whose key has changed are ignored. Setting is O(1) but for those few; the lowest is
+/// O(log n) amortised.
 class LowestKeys {
  public:
   void clear() {
@@ -29,7 +30,8 @@ class LowestKeys {
   std::uint32_t size() const { return size_; }
 
   void set(PageId page, double key) {
-    if (page >= keys_.size()) keys_.resize(std::max<std::size_t>(page + std::size_t{1}, 2 * keys_.size()), kAbsent);
+    if (page >= keys_.size())
+      keys_.resize(std::max<std::size_t>(page + std::size_t{1}, 2 * keys_.size()), kAbsent);
     size_ += keys_[page] == kAbsent ? 1 : 0;
     if (keys_[page] == key) return;
     keys_[page] = key;
@@ -72,6 +74,12 @@ class LowestKeys {
     return found;
   }
 
+  /// The `count` pages of lowest key, in no particular but a fixed order. O(pages).
+  void collect(std::size_t count, std::vector<PageId>& out) {
+    cover(count);
+    for (const Entry& e : heap_) out.push_back(e.page);
+  }
+
  private:
   struct Entry {
     double key;
@@ -102,7 +110,8 @@ class LowestKeys {
     covered_ = kAbsent;
     if (heap_.size() > count) {
       const auto last = heap_.begin() + static_cast<std::ptrdiff_t>(count);
-      std::nth_element(heap_.begin(), last, heap_.end(), [](const Entry& a, const Entry& b) { return b < a; });
+      std::nth_element(heap_.begin(), last, heap_.end(),
+                       [](const Entry& a, const Entry& b) { return b < a; });
       covered_ = last->key;
       std::erase_if(heap_, [this](const Entry& e) { return e.key > covered_; });
     }

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+#include "placement/anneal.hpp"
+#include "placement/lowest_keys.hpp"
+#include "placement/policy.hpp"
+
+namespace lehr::placement {
+
+namespace {
+
+constexpr std::array kParameters{
+    ParameterInfo{"preset",
+                  "0 as given; 1 chat: window 30-50; 2 code: window 80-120; 3 high-bandwidth: "
+                  "share 0.8; 4 low-bandwidth: share 0.5",
+                  0, 0, 4},
+    ParameterInfo{"window", "steps of history that count, at first", 50, 1, 128},
+    ParameterInfo{"window-least", "least window", 20, 1, 128},
+    ParameterInfo{"window-most", "largest window", 100, 1, 128},
+    ParameterInfo{"window-step", "by how much the window moves with the hit rate", 10, 0, 64},
+    ParameterInfo{"share", "share of the wanted moves that is done in a step", 0.6, 0, 1},
+    ParameterInfo{"temperature", "start temperature against the predicted time of the step", 0.2, 0,
+                  10},
+    ParameterInfo{"cooling", "of the temperature", 0.85, 0.1, 0.999},
+    ParameterInfo{"cooling-every", "proposals between coolings", 100, 1, 1e6},
+    ParameterInfo{"patience", "proposals of too small a gain after which annealing stops", 30, 1,
+                  1e6},
+    ParameterInfo{"least-gain", "what is too small a gain", 0.001, 0, 1},
+    ParameterInfo{"proposals", "most proposals a step", 20000, 0, 1e9},
+};
+
+/// The reads of a page in the last 128 steps, the latest in bit 0.
+struct History {
+  std::uint64_t recent = 0;
+  std::uint64_t older = 0;
+  Step last = 0;
+
+  void shift_to(Step now) {
+    const Step by = now - last;
+    last = now;
+    if (by == 0) return;
+    if (by >= 128) {
+      recent = older = 0;
+    } else if (by >= 64) {
+      older = recent << (by - 64);
+      recent = 0;
+    } else {
+      older = older << by | recent >> (64 - by);
+      recent <<= by;
+    }
+  }
+  /// Reads in the last `window` steps before and including `now`.
+  int count(Step now, std::uint32_t window) const {
+    History h = *this;
+    h.shift_to(now);
+    const std::uint64_t low = window >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << window) - 1;
+    const std::uint64_t high = window <= 64    ? 0
+                               : window >= 128 ? ~std::uint64_t{0}
+                                               : (std::uint64_t{1} << (window - 64)) - 1;
+    return std::popcount(h.recent & low) + std::popcount(h.older & high);
+  }
+};
+
+/// Simulated annealing without knowledge of the future: pages are valued by their reads in a window
+/// of past steps that adapts to the hit rate; once a step, what HBM should hold is annealed and a
+/// share of the wanted moves done, the most valuable first. Misses are filled on read by the same
+/// value.
+class Adaptive final : public Policy {
+ public:
+  explicit Adaptive(const Parameters& p)
+      : window_(static_cast<std::uint32_t>(p.at("window"))),
+        least_(static_cast<std::uint32_t>(p.at("window-least"))),
+        most_(static_cast<std::uint32_t>(p.at("window-most"))),
+        by_(static_cast<std::int32_t>(p.at("window-step"))),
+        share_(p.at("share")),
+        temperature_(p.at("temperature")),
+        proposals_(static_cast<std::uint64_t>(p.at("proposals"))) {
+    const int preset = static_cast<int>(p.at("preset"));
+    if (preset == 1) least_ = 30, most_ = 50;
+    if (preset == 2) least_ = 80, most_ = 120;
+    if (preset == 3) share_ = 0.8;
+    if (preset == 4) share_ = 0.5;
+    most_ = std::max(least_, most_);
+    window_ = std::clamp(window_, least_, most_);
+    schedule_.cooling = p.at("cooling");
+    schedule_.per_temperature = static_cast<std::uint64_t>(p.at("cooling-every"));
+    schedule_.patience = static_cast<std::uint64_t>(p.at("patience"));
+    schedule_.least_gain = p.at("least-gain");
+    schedule_.proposals = proposals_;
+  }
+
+  void begin(const PolicyContext& context) override {
+    context_ = context;
+    layers_ = std::max(1U, context.layers);
+    misses_.assign(layers_, 0);
+    outside_.assign(layers_, {});
+    const Platform* platform = context.platform;
+    if (platform == nullptr || platform->link(platform->home, kHbm) == kNoLink) return;
+    cost_.assign(layers_, MissCost(*platform, context.page_bytes, 0));
+  }
+
+  void add_pages(std::span<const PageId> pages, std::span<const Tick> /*first_use*/,
+                 const PageColumns& columns) override {
+    for (const PageId p : pages) {
+      reach(p);
+      history_[p] = {0, 0, step_};
+      if (columns.in_hbm(p)) keys_.set(p, -1.0 + columns.position[p] * 1e-9);
+    }
+  }
+  void remove_pages(std::span<const PageId> pages) override {
+    for (const PageId p : pages) keys_.erase(p);
+  }
+
+  void decide(const LayerView& view, LayerPlan& plan) override {
+    const bool new_step = view.step != step_;
+    step_ = view.step;
+    add_pages(view.filled, {}, view.pages);
+    learn(view);
+    if (new_step && !cost_.empty()) {
+      adapt_window();
+      anneal(view);
+    }
+    std::uint32_t free = view.free_slots;
+    while (free < view.must_free && make_room(1e300, view, plan)) ++free;
+    free = free > view.must_free ? free - view.must_free : 0;
+    install(view, free, plan);
+    move(view, plan);
+    for (const auto& [key, page] : installed_) keys_.set(page, key);
+    installed_.clear();
+  }
+
+  std::uint32_t window() const { return window_; }
+
+ private:
+  using Valued = std::pair<double, PageId>;
+
+  void reach(PageId p) {
+    if (p >= history_.size())
+      history_.resize(std::max<std::size_t>(p + std::size_t{1}, 2 * history_.size()));
+  }
+  /// Reads in the window; of equals the one read last.
+  double value(PageId p) const {
+    const History& h = history_[p];
+    const double recent =
+        h.recent == 0 ? 0 : 1.0 / (2.0 + std::countr_zero(h.recent) + (step_ - h.last));
+    return h.count(step_, window_) + recent;
+  }
+
+  void learn(const LayerView& view) {
+    for (const PageId p : view.selected) {
+      reach(p);
+      history_[p].shift_to(view.step);
+      history_[p].recent |= 1;
+    }
+    const auto missed = static_cast<double>(view.missed.size());
+    misses_[view.layer] += (missed - misses_[view.layer]) / 8;
+    reads_ += static_cast<double>(view.selected.size());
+    hits_ += static_cast<double>(view.selected.size()) - missed;
+    std::vector<Valued>& out = outside_[view.layer];
+    out.clear();
+    for (const GroupView& group : view.groups) {
+      for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
+        const PageId p = group.page(i);
+        reach(p);
+        const double v = value(p);
+        if (keys_.contains(p)) {
+          keys_.set(p, v);
+        } else if (view.pages.in_hbm(p)) {
+          keys_.set(p, v);  // promoted
+        } else if (v >= 1) {
+          out.emplace_back(v, p);
+        }
+      }
+    }
+    std::sort(out.begin(), out.end(), [](const Valued& a, const Valued& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    });
+  }
+
+  /// The window moves on as long as the hit rate rises, and turns where it falls.
+  void adapt_window() {
+    if (++since_ < window_ / 2 || reads_ <= 0) return;
+    const double rate = hits_ / reads_;
+    if (rate < last_rate_) by_ = -by_;
+    last_rate_ = rate;
+    const std::int64_t next = std::int64_t{window_} + by_;
+    window_ = static_cast<std::uint32_t>(std::clamp<std::int64_t>(next, least_, most_));
+    since_ = 0;
+    reads_ = hits_ = 0;
+  }
+
+  void anneal(const LayerView& view) {
+    marginal_.clear();
+    std::vector<double> base = misses_;
+    lowest_.clear();
+    keys_.collect(keys_.size() / 8 + 1, lowest_);
+    const auto odds = [&](PageId p) {
+      return static_cast<float>(
+          std::min(1.0, history_[p].count(step_, window_) / static_cast<double>(window_)));
+    };
+    for (const PageId p : lowest_) {
+      if (view.pages.guard[p] == 0) marginal_.push_back({odds(p), view.pages.layer[p], true, p});
+    }
+    const std::size_t most = marginal_.size() / layers_ + 1;
+    for (std::uint32_t l = 0; l < layers_; ++l) {
+      for (std::size_t i = 0; i < std::min(most, outside_[l].size()); ++i) {
+        const PageId p = outside_[l][i].second;
+        if (view.pages.residency[p] == 0 || view.pages.in_hbm(p) || view.pages.guard[p] != 0)
+          continue;
+        marginal_.push_back({odds(p), static_cast<std::uint16_t>(l), false, p});
+        base[l] = std::max(0.0, base[l] - static_cast<double>(marginal_.back().odds));
+      }
+    }
+    double predicted = 0;
+    for (std::uint32_t l = 0; l < layers_; ++l) predicted += cost_[l].at(misses_[l]);
+    schedule_.start_temperature = temperature_ * predicted;
+    schedule_.seed = context_.seed * 0x9E3779B97F4A7C15ULL + view.step;
+    wanted_.clear();
+    leaving_.clear();
+    if (!annealer_.run({marginal_, cost_, base, cost_[0].price(64)}, schedule_, result_)) return;
+    for (const std::uint32_t i : result_.in) wanted_.push_back(marginal_[i]);
+    for (const std::uint32_t i : result_.out) leaving_.push_back(marginal_[i]);
+    std::sort(wanted_.begin(), wanted_.end(), [](const MarginalPage& a, const MarginalPage& b) {
+      return a.odds != b.odds ? a.odds > b.odds : a.page < b.page;
+    });
+    std::sort(leaving_.begin(), leaving_.end(), [](const MarginalPage& a, const MarginalPage& b) {
+      return a.odds != b.odds ? a.odds < b.odds : a.page < b.page;
+    });
+    wanted_.resize(static_cast<std::size_t>(share_ * static_cast<double>(wanted_.size())));
+    next_ = 0;
+    next_leaving_ = 0;
+  }
+
+  /// The step's moves, spread over its layers.
+  void move(const LayerView& view, LayerPlan& plan) {
+    std::size_t budget = wanted_.size() / layers_ + 1;
+    for (; next_ < wanted_.size() && budget > 0; ++next_) {
+      const PageId p = wanted_[next_].page;
+      if (view.pages.in_hbm(p) || view.pages.residency[p] == 0 || view.pages.guard[p] != 0)
+        continue;
+      while (next_leaving_ < leaving_.size() && !leavable(leaving_[next_leaving_].page, view))
+        ++next_leaving_;
+      if (next_leaving_ == leaving_.size()) return;
+      const PageId out = leaving_[next_leaving_++].page;
+      keys_.erase(out);
+      plan.drop.push_back(out);
+      plan.promote.push_back({p, false});
+      --budget;
+    }
+  }
+  bool leavable(PageId p, const LayerView& view) const {
+    return keys_.contains(p) && view.pages.evictable(p);
+  }
+
+  bool make_room(double key, const LayerView& view, LayerPlan& plan) {
+    const PageId v = keys_.lowest(view.pages.guard);
+    if (v == kNoPage || keys_.key(v) >= key) return false;
+    keys_.erase(v);
+    plan.drop.push_back(v);
+    return true;
+  }
+
+  void install(const LayerView& view, std::uint32_t free, LayerPlan& plan) {
+    misses_here_.clear();
+    for (const PageId p : view.missed) misses_here_.emplace_back(value(p), p);
+    std::sort(misses_here_.begin(), misses_here_.end(), [](const Valued& a, const Valued& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    });
+    for (const Valued& m : misses_here_) {
+      if (free > 0) {
+        --free;
+      } else if (!make_room(m.first, view, plan)) {
+        break;
+      }
+      plan.install.push_back(m.second);
+      installed_.push_back(m);
+    }
+  }
+
+  PolicyContext context_;
+  std::uint32_t window_;
+  std::uint32_t least_;
+  std::uint32_t most_;
+  std::int32_t by_;
+  double share_;
+  double temperature_;
+  std::uint64_t proposals_;
+  AnnealSchedule schedule_;
+  std::uint32_t layers_ = 1;
+  Step step_ = 0;
+  std::uint32_t since_ = 0;
+  double reads_ = 0;
+  double hits_ = 0;
+  double last_rate_ = 0;
+  std::vector<History> history_;  ///< by page
+  LowestKeys keys_;
+  std::vector<MissCost> cost_;
+  std::vector<double> misses_;
+  std::vector<std::vector<Valued>> outside_;
+  std::vector<MarginalPage> marginal_;
+  std::vector<PageId> lowest_;
+  Annealer annealer_;
+  AnnealResult result_;
+  std::vector<MarginalPage> wanted_;
+  std::vector<MarginalPage> leaving_;
+  std::size_t next_ = 0;
+  std::size_t next_leaving_ = 0;
+  std::vector<Valued> misses_here_;
+  std::vector<Valued> installed_;
+};
+
+}  // namespace
+
+const PolicyDescriptor& sa_adaptive_descriptor() {
+  static const PolicyDescriptor descriptor{
+      "sa-adaptive",
+      "annealing over pages valued by their reads in an adapting window of past steps",
+      kParameters,
+      {},
+      [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Adaptive>(p); },
+      nullptr,
+  };
+  return descriptor;
+}
+
+}  // namespace lehr::placement
