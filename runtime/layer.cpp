@@ -415,11 +415,9 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   view.pages = table_.columns();
   const placement::Link& up = options_.platform.links[options_.platform.link(home_.home(), kHbm)];
   const placement::LayerTime so_far = placement::layer_time(options_.platform, layer.load);
-  const Bytes free_bytes = placement::link_bytes(up, so_far.under_compute(), page_bytes_);
-  const Bytes missed_bytes = page_bytes_ * layer.missed.size();
   const auto crossing = static_cast<double>(std::max<std::size_t>(layer.missed.size(), 1));
   view.from_tier[home_.home()] = {
-      free_bytes > missed_bytes ? free_bytes - missed_bytes : 0,
+      placement::link_bytes(up, so_far.under_compute(), page_bytes_),
       static_cast<double>(page_bytes_) / up.curve.at(static_cast<double>(page_bytes_), crossing)};
   policy_->decide(view, layer.plan);
   filled_[index].clear();

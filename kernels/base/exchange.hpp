@@ -47,7 +47,9 @@ struct GroupView {
 
 /// What the link from a tier to HBM can do in the current layer.
 struct LinkView {
-  Bytes hidden_bytes = 0;  ///< bytes that may still cross in this layer without lengthening it
+  /// Bytes that may cross in this layer without lengthening it; the layer's misses are the first of
+  /// them.
+  Bytes hidden_bytes = 0;
   Seconds seconds_per_page = 0;  ///< of further pages, at the present batch size
 };
 

@@ -38,6 +38,11 @@ const config::Capacity& capacity_of(const config::Config& config, const std::str
   return tier == "nvme" ? config.capacity_nvme : none;
 }
 
+bool unlimited(const std::string& policy) {
+  const auto descriptor = placement::find_policy(policy);
+  return descriptor && (*descriptor)->traits.unlimited;
+}
+
 // Unset capacities: the profile's on sim, which takes no memory; none elsewhere.
 Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, MachineKind machine,
                                               const placement::Platform& platform,
@@ -47,7 +52,11 @@ Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, Mach
     const config::Capacity& given = capacity_of(config, tier.name);
     const std::string key = "capacity." + tier.name;
     if (given.set()) {
-      LEHR_ASSIGN(const std::uint32_t count, pages_of(given, tier.capacity, page_bytes, key));
+      // A policy that asks what if HBM held everything is not held to what the machine has.
+      const bool what_if =
+          machine == MachineKind::kSim && pages.empty() && unlimited(config.policy_name);
+      LEHR_ASSIGN(const std::uint32_t count,
+                  pages_of(given, what_if ? 0 : tier.capacity, page_bytes, key));
       pages.push_back(count);
     } else if (machine == MachineKind::kSim) {
       pages.push_back(static_cast<std::uint32_t>(std::min(tier.capacity / page_bytes, kMostPages)));

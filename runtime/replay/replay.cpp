@@ -4,14 +4,38 @@
 #include <chrono>
 #include <optional>
 
+#include "runtime/replay/target.hpp"
+
 namespace lehr::runtime {
 
 namespace {
 
-/// Feeds one workload into one runtime, step by step.
+/// A runtime of this process, called directly.
+class DirectTarget final : public ReplayTarget {
+ public:
+  explicit DirectTarget(std::unique_ptr<Runtime> runtime) : runtime_(std::move(runtime)) {}
+  Result<std::vector<SequenceId>> create(std::span<const SequenceInfo> infos) override {
+    return runtime_->create_sequences(infos);
+  }
+  Status begin_step(std::span<const SequenceId> sequences) override {
+    return runtime_->begin_step(sequences);
+  }
+  Status run_layer(std::uint32_t layer, std::span<const GroupSelection> groups,
+                   std::span<const std::uint32_t>) override {
+    return runtime_->run_layer(layer, groups);
+  }
+  Result<StepReport> end_step() override { return runtime_->end_step(); }
+  Status release(SequenceId sequence) override { return runtime_->release(sequence); }
+  std::vector<std::string> notes() override { return runtime_->machine().notes(); }
+
+ private:
+  std::unique_ptr<Runtime> runtime_;
+};
+
+/// Feeds one workload into one target, step by step.
 class Driver {
  public:
-  Driver(const Workload& workload, Runtime& runtime, bool future)
+  Driver(const Workload& workload, ReplayTarget& runtime, bool future)
       : workload_(workload),
         runtime_(runtime),
         future_(future),
@@ -50,7 +74,7 @@ class Driver {
     }
     if (infos.empty()) return {};
     for (std::size_t i = 0; i < first_use.size(); ++i) infos[i].first_use = first_use[i];
-    LEHR_ASSIGN(const auto made, runtime_.create_sequences(infos));
+    LEHR_ASSIGN(const auto made, runtime_.create(infos));
     for (std::size_t i = 0; i < who.size(); ++i) ids_[who[i]] = made[i];
     return {};
   }
@@ -72,6 +96,7 @@ class Driver {
   Status layer(std::uint32_t t, std::uint32_t l) {
     groups_.clear();
     ticks_.clear();
+    contexts_.clear();
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       if (!ids_[i]) continue;
       const ReplaySequence& s = workload_.sequences[i];
@@ -93,6 +118,7 @@ class Driver {
             ticks_.push_back(tick(s.start, next, l));
         }
         groups_.push_back(group);
+        contexts_.push_back(trace.pages_at(own));
       }
     }
     std::size_t at = 0;
@@ -101,7 +127,7 @@ class Driver {
       group.next_use = std::span(ticks_).subspan(at, group.pages.size());
       at += group.pages.size();
     }
-    return runtime_.run_layer(l, groups_);
+    return runtime_.run_layer(l, groups_, contexts_);
   }
 
   Status leave(std::uint32_t t) {
@@ -115,27 +141,24 @@ class Driver {
   }
 
   const Workload& workload_;
-  Runtime& runtime_;
+  ReplayTarget& runtime_;
   bool future_;
   std::vector<std::optional<SequenceId>> ids_;
   std::uint32_t layers_;
   std::vector<SequenceId> batch_;
   std::vector<GroupSelection> groups_;
   std::vector<Tick> ticks_;
+  std::vector<std::uint32_t> contexts_;
   StepReport report_;
 };
 
 }  // namespace
 
-Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& options,
-                            std::unique_ptr<Machine> machine, const Progress& progress) {
-  LEHR_TRY(workload.validate());
+Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
+                               const ReplayOptions& options, const Progress& progress) {
   LEHR_ASSIGN(const placement::PolicyDescriptor* descriptor,
               placement::find_policy(options.runtime.policy));
-  RuntimeOptions runtime_options = options.runtime;
-  runtime_options.geometry = workload.sequences.front().selection->trace().geometry();
-  LEHR_ASSIGN(const auto runtime, Runtime::create(std::move(runtime_options), std::move(machine)));
-  Driver driver(workload, *runtime, descriptor->traits.needs_future);
+  Driver driver(workload, target, descriptor->traits.needs_future);
   ReplayResult result;
   result.policy = options.runtime.policy;
   result.steps = workload.steps();
@@ -154,8 +177,18 @@ Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& optio
     ++result.warm_steps;
   }
   result.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  result.notes = runtime->machine().notes();
+  result.notes = target.notes();
   return result;
+}
+
+Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& options,
+                            std::unique_ptr<Machine> machine, const Progress& progress) {
+  LEHR_TRY(workload.validate());
+  RuntimeOptions runtime_options = options.runtime;
+  runtime_options.geometry = workload.sequences.front().selection->trace().geometry();
+  LEHR_ASSIGN(auto runtime, Runtime::create(std::move(runtime_options), std::move(machine)));
+  DirectTarget target(std::move(runtime));
+  return replay_on(target, workload, options, progress);
 }
 
 }  // namespace lehr::runtime

@@ -34,6 +34,19 @@ struct ReplayResult {
 Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& options,
                             std::unique_ptr<Machine> machine, const Progress& progress = {});
 
+/// How a replay opens its runtime through the C interface.
+struct ApiOptions {
+  std::string machine = "sim";  ///< sim or host
+  std::string
+      profile;  ///< a shipped name or a file: the one that options.runtime.platform came from
+  std::string nvme_directory;
+};
+
+/// The same through lehr.h, as an engine embeds Lehr. `options.runtime` is written as a
+/// configuration.
+Result<ReplayResult> replay_through_api(const Workload& workload, const ReplayOptions& options,
+                                        const ApiOptions& api, const Progress& progress = {});
+
 /// The same replay as a problem of placement, for bounds and the offline oracle. It holds for
 /// machines whose home tier takes everything (no tier below in use). `options.platform` must
 /// outlive it.

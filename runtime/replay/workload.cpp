@@ -65,6 +65,20 @@ std::uint64_t Workload::total_pages() const {
   return pages;
 }
 
+std::uint32_t Workload::peak_sequences() const {
+  std::uint32_t peak = 0;
+  for (const ReplaySequence& arriving : sequences) {  // the peak is reached when one arrives
+    std::uint32_t live = 0;
+    for (const ReplaySequence& s : sequences) {
+      live += s.start <= arriving.start && arriving.start < s.start + s.selection->trace().steps()
+                  ? 1
+                  : 0;
+    }
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
 Status Workload::validate() const {
   if (sequences.empty()) return invalid("a workload needs at least one sequence");
   const KvGeometry first = sequences.front().selection->trace().geometry();

@@ -69,6 +69,8 @@ struct Workload {
   std::uint32_t layers() const { return sequences.front().selection->trace().layers(); }
   /// Pages of all sequences when each has ended.
   std::uint64_t total_pages() const;
+  /// Most sequences in the batch at once.
+  std::uint32_t peak_sequences() const;
   /// Same shape everywhere, not empty; the error names the trace that differs.
   Status validate() const;
 };

@@ -162,13 +162,11 @@ Report* report = nullptr;
 Ceilings ceilings;
 
 std::string described(const AttendTuning& t) {
-  return "stages " + std::to_string(t.stages) + ", CTAs " + std::to_string(t.ctas_per_sm) + ", link " +
-         std::to_string(t.link_slots) + ", dynamic " + std::to_string(t.dynamic_percent) + "/" +
-         std::to_string(t.piece_tiles) + (t.programmatic ? ", programmatic" : "");
+  return "stages " + std::to_string(t.stages) + ", CTAs " + std::to_string(t.ctas_per_sm) + (t.programmatic ? ", programmatic" : "") + ", mask " + std::to_string(t.copy_mask);
 }
 
 Spread time_attend(const Layer& l, const AttendTuning& t, bool with_pairs, const Choices* choices) {
-  test::Workspace w(l.shape, t);
+  test::Workspace w(l.shape);
   const auto call = [&](cudaStream_t stream) {
     for (int i = 0; i < (choices != nullptr ? 6 : 4); ++i) {
       AttendParams p = l.params(with_pairs);
@@ -188,21 +186,50 @@ void add(const Layer& l, const std::string& name, const std::string& variant, co
 }
 
 const AttendTuning kTunings[] = {
-    {0, 1, 0, 0, 0}, {5, 1, 0, 0, 0}, {4, 1, 0, 0, 0}, {3, 2, 0, 0, 0}, {2, 3, 0, 0, 0}, {0, 1, 0, 5, 4},
-    {0, 1, 0, 10, 8}, {0, 1, 0, 20, 8}, {3, 2, 0, 10, 8}, {0, 1, 0, 0, 0, false, true}, {3, 2, 0, 10, 8, false, true},
+    {0, 1}, {4, 1}, {3, 1}, {0, 1, true}, {0, 1, false, nullptr, 16},
 };
+
+void times_of(const Layer& l, const Choices* c, unsigned long mask) {
+  DeviceArray<unsigned long long> times(132 * 4, 0);
+  test::Workspace w(l.shape);
+  AttendTuning t{0, 1};
+  t.times = times.get();
+  t.copy_mask = static_cast<std::uint32_t>(mask);
+  for (int r = 0; r < 3; ++r) {
+    AttendParams p = l.params(true);
+    if (c != nullptr) {
+      p.selection = c->lists[static_cast<std::size_t>(r)].get();
+      p.counts = c->counts[0].get();
+      p.selection_pitch = l.pages;
+    }
+    must(attend_cuda(l.shape, p, t, w.memory.get(), w.memory.size(), nullptr), "attend");
+  }
+  const auto v = times.fetch();
+  unsigned long long first = ~0ULL;
+  for (std::size_t i = 0; i < 132; ++i) first = std::min(first, v[4 * i]);
+  for (std::size_t k = 0; k < 4; ++k) {
+    std::vector<unsigned long long> x;
+    for (std::size_t i = 0; i < 132; ++i) x.push_back(v[4 * i + k] - first);
+    std::sort(x.begin(), x.end());
+    std::printf("times[%zu] ns: min %llu p10 %llu p50 %llu p90 %llu max %llu\n", k, x[0], x[13], x[66], x[118], x[131]);
+  }
+}
 
 void dense() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
     Layer l(sequences, context, 16);
     const auto pages = static_cast<double>(l.entries.size());
     for (const AttendTuning& t : kTunings) {
-      const auto s = attend_workspace_bytes(l.shape, t);
-      if (!s) continue;
       add(l, "attend dense", described(t), time_attend(l, t, true, nullptr), pages);
     }
     add(l, "attend dense", "without (m, d)", time_attend(l, {}, false, nullptr), pages);
+    times_of(l, nullptr, 0);
+    times_of(l, nullptr, 16);
     add(l, "attend dense", "again", time_attend(l, {}, true, nullptr), pages);
+    std::iota(l.order.begin(), l.order.end(), 0U);
+    l.place(0);
+    add(l, "attend dense", "pages in order", time_attend(l, {}, true, nullptr), pages);
+    add(l, "attend dense", "pages in order, mask 15", time_attend(l, {0, 1, false, nullptr, 15}, true, nullptr), pages);
   }
   for (const std::uint32_t page : {32U, 64U}) {
     Layer l(32, 8192, page);
@@ -218,6 +245,7 @@ void selected() {
       const double pages = static_cast<double>(l.shape.groups()) * c.count;
       const std::string name = "attend " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %";
       for (const AttendTuning& t : kTunings) add(l, name, described(t), time_attend(l, t, true, &c), pages);
+      times_of(l, &c, 0);
       add(l, name, "without (m, d)", time_attend(l, {}, false, &c), pages);
     }
   }
@@ -233,8 +261,7 @@ void mixed_residency() {
     const double link_us = away * l.page_bytes() / ceilings.link * 1e6;
     const double hbm_us = (all - away) * l.page_bytes() / ceilings.hbm * 1e6;
     std::printf("host share %.3f: link alone %.1f us, HBM alone %.1f us at the ceilings\n", away / all, link_us, hbm_us);
-    for (const AttendTuning& t : {AttendTuning{0, 1, 0, 0, 0}, AttendTuning{0, 1, 4, 0, 0}, AttendTuning{4, 1, 6, 0, 0}, AttendTuning{4, 1, 8, 0, 0},
-                                  AttendTuning{3, 1, 12, 0, 0}, AttendTuning{0, 1, 4, 20, 8}}) {
+    for (const AttendTuning& t : {AttendTuning{0, 1}, AttendTuning{4, 1}, AttendTuning{3, 1}}) {
       const Spread s = time_attend(l, t, true, nullptr);
       const bool by_link = link_us > hbm_us;
       report->add({"attend host " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %", l.name(), described(t), s.median, s.low, s.high,
@@ -247,12 +274,11 @@ void e4m3() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
     Layer l(sequences, context, 16, DType::kE4m3);
     const auto pages = static_cast<double>(l.entries.size());
-    for (const AttendTuning& t : {AttendTuning{0, 1, 0, 0, 0}, AttendTuning{8, 1, 0, 0, 0}, AttendTuning{6, 2, 0, 0, 0}, AttendTuning{5, 2, 0, 10, 8}, AttendTuning{3, 3, 0, 0, 0},
-                                  AttendTuning{0, 1, 0, 10, 8}}) {
+    for (const AttendTuning& t : {AttendTuning{0, 1}, AttendTuning{10, 1}, AttendTuning{8, 1}, AttendTuning{6, 1}, AttendTuning{0, 1, true}, AttendTuning{0, 1, false, nullptr, 16}}) {
       add(l, "attend e4m3", described(t), time_attend(l, t, true, nullptr), pages);
     }
     Choices c(l, 0.3);
-    for (const AttendTuning& t : {AttendTuning{0, 1, 0, 0, 0}, AttendTuning{6, 2, 0, 0, 0}}) {
+    for (const AttendTuning& t : {AttendTuning{0, 1}, AttendTuning{8, 1}, AttendTuning{0, 1, true}}) {
       add(l, "attend e4m3 30 %", described(t), time_attend(l, t, true, &c), static_cast<double>(l.shape.groups()) * c.count);
     }
   }
@@ -346,9 +372,9 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
   part("select", "", static_cast<double>(l.entries.size()) * 4, [&](cudaStream_t s) { must(select_cuda(l.shape, st.select, s), "select"); });
   part("score + select", "", box_bytes, [&](cudaStream_t s) { st.score_and_select(s); });
   const double kv = picked * l.page_bytes();
-  const std::pair<const char*, AttendTuning> tunings[] = {{"plain launches", {0, 1, 0, 0, 0}}, {"programmatic attend", {0, 1, 0, 0, 0, false, true}}, {"programmatic attend, 2 CTAs a SM", {3, 2, 0, 0, 0, false, true}}};
+  const std::pair<const char*, AttendTuning> tunings[] = {{"plain launches", {0, 1}}, {"programmatic attend", {0, 1, true}}, {"programmatic attend, 4 stages", {4, 1, true}}};
   for (const auto& [variant, t] : tunings) {
-    test::Workspace w(l.shape, t);
+    test::Workspace w(l.shape);
     part("attend in step", variant, kv, [&](cudaStream_t s) { st.attend(s, t, w); });
     part("score to attend", variant, kv + box_bytes, [&](cudaStream_t s) { st.score_and_select(s); st.attend(s, t, w); });
     part("step without resolve", variant, kv + box_bytes, [&](cudaStream_t s) { st.score_and_select(s); st.attend(s, t, w); st.feedback(s); });

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "placement/bounds.hpp"
-#include "runtime/machines/sim.hpp"
+#include "placement/oracle.hpp"
 #include "tools/lehr/compare_requests.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/parallel.hpp"
@@ -38,6 +38,7 @@ struct Cell {
   ReplayOptions options;
   std::vector<std::optional<Result<ReplayResult>>> results;  ///< by policy
   std::optional<Result<placement::Bound>> bound;
+  std::optional<Result<placement::OraclePlan>> oracle;
 };
 
 ReplayOptions with_policy(const Cell& cell, const std::pair<std::string, Parameters>& policy,
@@ -79,7 +80,7 @@ std::string print_cell(const Cell& cell,
                        const std::vector<std::pair<std::string, Parameters>>& policies,
                        Bytes page_bytes) {
   Table table({"policy", "tok/s", "step p50", "p99", "exposed/step", "byte hits", "to HBM/step",
-               "from HBM/step", "useful", "over bound"});
+               "from HBM/step", "useful", "over bound", "over oracle"});
   const placement::Platform& platform = cell.options.runtime.platform;
   for (std::size_t i = 0; i < policies.size(); ++i) {
     const ReplayResult& r = **cell.results[i];
@@ -88,6 +89,8 @@ std::string print_cell(const Cell& cell,
     const auto tokens = static_cast<double>(r.warm_steps > 0 ? r.warm_tokens : r.tokens);
     const double bound =
         r.warm_steps > 0 ? (*cell.bound)->best.without_warmup : (*cell.bound)->best.total;
+    const placement::ScheduleTime& planned = (*cell.oracle)->predicted;
+    const double oracle = r.warm_steps > 0 ? planned.without_warmup : planned.total;
     double up = 0;
     double down = 0;
     for (std::size_t l = 0; l < platform.links.size(); ++l) {
@@ -106,7 +109,8 @@ std::string print_cell(const Cell& cell,
          fmt::format("{:.2f}%", 100.0 * static_cast<double>(w.hits) / static_cast<double>(w.reads)),
          human_bytes(up / steps), human_bytes(down / steps),
          up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
-         d.traits.unlimited ? "-" : gap(w.total, bound)});
+         d.traits.unlimited ? "-" : gap(w.total, bound),
+         d.traits.unlimited ? "-" : gap(w.total, oracle)});
   }
   return table.text();
 }
@@ -125,6 +129,9 @@ ordered_json cell_json(const Cell& cell,
   out["best_bound"] = {{"name", bound.best.name},
                        {"seconds", bound.best.total},
                        {"seconds_without_warmup", bound.best.without_warmup}};
+  const placement::OraclePlan& oracle = **cell.oracle;
+  out["oracle"] = {{"seconds", oracle.predicted.total},
+                   {"seconds_without_warmup", oracle.predicted.without_warmup}};
   for (std::size_t i = 0; i < policies.size(); ++i) {
     const ReplayResult& r = **cell.results[i];
     ordered_json row = figures(r, cell.options, page_bytes);
@@ -132,6 +139,7 @@ ordered_json cell_json(const Cell& cell,
     row["full_knowledge"] = traits.needs_future;
     row["parameters"] = policies[i].second;
     if (!traits.unlimited && bound.best.total > 0) {
+      row["over_oracle"] = r.all.total / oracle.predicted.total - 1;
       row["over_bound"] = r.all.total / bound.best.total - 1;
       if (bound.best.without_warmup > 0)
         row["over_bound_without_warmup"] = r.warm.total / bound.best.without_warmup - 1;
@@ -161,12 +169,12 @@ void run(const Arguments& arguments) {
   for (const std::string& hbm : arguments.replay.hbm) {
     auto options = prepared->at(hbm);
     if (!options) fail_usage(kCommand, options.error());
-    cells.push_back({hbm, *std::move(options), {}, {}});
+    cells.push_back({hbm, *std::move(options), {}, {}, {}});
     cells.back().results.resize(policies.size());
   }
   {
     ProgressBar bar("replaying");
-    const std::size_t jobs = policies.size() + 1;  // the bound is the first: it takes longest
+    const std::size_t jobs = policies.size() + 1;  // bound and oracle come first: they take longest
     parallel(
         cells.size() * jobs,
         [&](std::size_t i) {
@@ -177,11 +185,15 @@ void run(const Arguments& arguments) {
             placement::BoundOptions options;
             options.warmup_steps = cell.options.warmup_steps;
             cell.bound = instance ? placement::lower_bound(*instance, options) : instance.error();
+            placement::OracleOptions oracle;
+            oracle.warmup_steps = cell.options.warmup_steps;
+            oracle.seed = arguments.replay.seed + 1;
+            cell.oracle = instance ? placement::oracle_plan(*instance, oracle) : instance.error();
             return;
           }
-          cell.results[job - 1] = runtime::replay(
+          cell.results[job - 1] = runtime::replay_through_api(
               prepared->workload, with_policy(cell, policies[job - 1], prepared->total_pages),
-              runtime::make_sim_machine());
+              {"sim", arguments.replay.profile, {}});
         },
         [&](double share) { bar.show(share); });
   }
@@ -189,6 +201,7 @@ void run(const Arguments& arguments) {
   std::string text;
   for (const Cell& cell : cells) {
     if (!*cell.bound) fail(kCommand, cell.bound->error());
+    if (!*cell.oracle) fail(kCommand, cell.oracle->error());
     for (const auto& result : cell.results) {
       if (!*result) fail(kCommand, result->error());
     }

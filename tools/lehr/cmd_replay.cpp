@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr replay: one policy on one machine, predicted beside measured where the machine measures.
+#include <filesystem>
+
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "runtime/machines/host.hpp"
-#include "runtime/machines/sim.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
@@ -21,32 +21,20 @@ struct Arguments {
   ReplayArguments replay;
   std::string policy = "lru";
   std::string machine = "sim";
-  std::string nvme_directory;
+  std::string nvme_directory = std::filesystem::temp_directory_path().string();
 };
 
-Result<std::unique_ptr<runtime::Machine>> make_machine(const Arguments& arguments,
-                                                       const Prepared& prepared,
-                                                       runtime::ReplayOptions& options) {
-  if (arguments.machine == "sim") return runtime::make_sim_machine();
-  if (arguments.machine != "host")
-    return unsupported("--machine " + arguments.machine + ": expected sim or host");
-  // Real memory: no tier gets more than the whole footprint, and what home can hold needs no place
-  // below.
-  std::uint64_t left = prepared.total_pages;
+/// Real memory: no tier gets more than the whole footprint, and what home can hold needs no place
+/// below.
+void fit_to_footprint(runtime::ReplayOptions& options, std::uint64_t total_pages) {
+  std::uint64_t left = total_pages;
   for (std::size_t t = 0; t < options.runtime.tier_pages.size(); ++t) {
-    std::uint32_t& pages = options.runtime.tier_pages[t];
-    if (t > options.runtime.platform.home)
-      left -= std::min<std::uint64_t>(left, options.runtime.tier_pages[t - 1]);
     const bool below = t > options.runtime.platform.home;
+    if (below) left -= std::min<std::uint64_t>(left, options.runtime.tier_pages[t - 1]);
+    std::uint32_t& pages = options.runtime.tier_pages[t];
     pages = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(pages, below && left == 0 ? 0 : prepared.total_pages));
+        std::min<std::uint64_t>(pages, below && left == 0 ? 0 : total_pages));
   }
-  runtime::HostMachineOptions host;
-  host.platform = options.runtime.platform;
-  host.tier_pages = options.runtime.tier_pages;
-  host.page_bytes = prepared.page_bytes;
-  host.nvme_directory = arguments.nvme_directory;
-  return runtime::make_host_machine(host);
 }
 
 void print(const runtime::ReplayResult& r, const std::string& hbm,
@@ -97,11 +85,13 @@ void run(const Arguments& arguments) {
     if (descriptor->traits.unlimited) {
       options->runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared->total_pages);
     }
+    if (arguments.machine == "host") fit_to_footprint(*options, prepared->total_pages);
     ProgressBar bar("replaying");
-    auto machine = take(kCommand, make_machine(arguments, *prepared, *options));
+    const runtime::ApiOptions api{arguments.machine, arguments.replay.profile,
+                                  arguments.nvme_directory};
     const auto result =
-        take(kCommand, runtime::replay(prepared->workload, *options, std::move(machine),
-                                       [&](double share) { bar.show(share); }));
+        take(kCommand, runtime::replay_through_api(prepared->workload, *options, api,
+                                                   [&](double share) { bar.show(share); }));
     if (arguments.replay.json != "-") print(result, hbm, *options, *prepared);
     nlohmann::ordered_json cell = figures(result, *options, prepared->page_bytes);
     cell["hbm"] = hbm;
@@ -118,7 +108,8 @@ void add_replay(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("replay", "Replay a trace under one policy");
   arguments->replay.add_to(command);
   command.add_option("--policy", arguments->policy, "NAME or NAME:KEY=VALUE,...");
-  command.add_option("--machine", arguments->machine, "What carries it out: sim, host");
+  command.add_option("--machine", arguments->machine, "What carries it out: sim or host")
+      ->check(CLI::IsMember({"sim", "host"}));
   command.add_option("--nvme-dir", arguments->nvme_directory,
                      "Directory for the NVMe tier's scratch file on host");
   command.callback([arguments] { run(*arguments); });

@@ -100,6 +100,13 @@ Result<runtime::ReplayOptions> Prepared::at(const std::string& hbm) const {
   LEHR_ASSIGN(options.runtime.tier_pages[kHbm],
               tier_pages(hbm, options.runtime.platform.tiers[kHbm].capacity, total_pages,
                          page_bytes, "--hbm"));
+  const std::uint32_t tails = workload.peak_sequences() * traces.front()->geometry().groups();
+  if (options.runtime.tier_pages[kHbm] < tails) {
+    return invalid(
+        fmt::format("--hbm {}: {} pages, but the pages being written take {} (one for each layer, "
+                    "KV head and sequence)",
+                    hbm, options.runtime.tier_pages[kHbm], tails));
+  }
   const Bytes bytes = Bytes{options.runtime.tier_pages[kHbm]} * page_bytes;
   if (bytes > options.runtime.platform.tiers[kHbm].capacity) {
     return invalid(fmt::format("--hbm {}: {} bytes are more than the {} of HBM that profile {} has",
