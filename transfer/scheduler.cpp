@@ -20,13 +20,14 @@ std::int64_t Scheduler::full_budget(const Link& link) {
   return static_cast<std::int64_t>(static_cast<double>(link.limits.step_budget) * link.share);
 }
 
-Status Scheduler::admit(LinkId link, Bytes bytes, Urgency urgency) const {
+Status Scheduler::admit(LinkId link, Bytes bytes, Urgency urgency, Bytes held) const {
   const Link& l = links_[link];
   if (urgency == Urgency::kUrgent || l.limits.queue_limit == 0) return {};
-  if (l.load.waiting != 0 && l.load.waiting + bytes > l.limits.queue_limit) {
-    return refused(Reason::kLowerTierBusy, std::to_string(l.load.waiting) +
-                                               " bytes wait for link " + std::to_string(link) +
-                                               " already");
+  const Bytes ahead = l.load.waiting + held;
+  // An empty queue takes one job of any size.
+  if (ahead != 0 && ahead + bytes > l.limits.queue_limit) {
+    return refused(Reason::kLowerTierBusy, std::to_string(ahead) + " bytes wait for link " +
+                                               std::to_string(link) + " already");
   }
   return {};
 }

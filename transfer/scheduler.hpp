@@ -50,7 +50,8 @@ class Scheduler {
 
   /// Room for background work on a link, or kLowerTierBusy. Urgent work always has room here; its
   /// number is bounded by who submits it.
-  Status admit(LinkId link, Bytes bytes, Urgency urgency) const;
+  /// `held`: bytes for this link that are not enqueued yet.
+  Status admit(LinkId link, Bytes bytes, Urgency urgency, Bytes held = 0) const;
   void enqueue(LinkId link, const Item& item);
   /// The job that starts now, counted as in flight; nothing when limits or budget say wait.
   std::optional<Item> next(LinkId link, std::int64_t now_ns);

@@ -282,6 +282,30 @@ TEST_CASE("A queue that is full pushes back on background stores") {
   REQUIRE(world.engine().wait_all(kLong));
 }
 
+TEST_CASE("Moves that wait for a lease count against their link's queue") {
+  WorldConfig config;
+  config.limits.queue_limit = 2 * 4096;
+  World world(config);
+  std::vector<Lease> writers;
+  std::vector<Submission> out;
+  for (PageId p = 0; p < 4; ++p) {
+    const Place host = world.make(kHost, p);
+    auto writer = world.engine().lease(host, LeaseMode::kWrite);
+    REQUIRE(writer);
+    writers.push_back(*std::move(writer));
+    out.push_back(world.submit(move_of(p, host, {kHbm, kNoSlot})));
+  }
+  CHECK(out[1].job != 0);
+  CHECK(out[2].reason == Reason::kLowerTierBusy);
+  CHECK(out[3].reason == Reason::kLowerTierBusy);
+  CHECK(world.engine().cancel({&out[0].job, 1}) == 1);
+  CHECK(world.submit(move_of(3, {kHost, 3}, {kHbm, kNoSlot})).job != 0);
+  writers.clear();
+  REQUIRE(world.engine().wait_all(kLong));
+  CHECK(world.submit(move_of(2, {kHost, 2}, {kHbm, kNoSlot})).job != 0);
+  REQUIRE(world.engine().wait_all(kLong));
+}
+
 TEST_CASE("Shut-down is bounded, ordered, and says who is in the way") {
   Gate gate;
   gate.open = false;

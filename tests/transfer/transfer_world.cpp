@@ -148,7 +148,7 @@ World::World(const WorldConfig& config) {
                                                 : *std::move(gated_copy));
   parts.links = {{"hbm to host", kHbm, kHost, config.limits, {}},
                  {"host to hbm", kHost, kHbm, config.limits, 2},
-                 {"host to nvme", kHost, kNvme, config.limits, {}},
+                 {"host to nvme", kHost, kNvme, config.store_limits.value_or(config.limits), {}},
                  {"nvme to host", kNvme, kHost, config.limits, {}}};
   parts.faults = config.faults;
   parts.clock = config.clock;

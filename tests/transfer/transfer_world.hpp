@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -73,6 +74,7 @@ struct WorldConfig {
   bool use_uring = true;
   std::string kept_file;  ///< empty: scratch
   LinkLimits limits;
+  std::optional<LinkLimits> store_limits;  ///< of host -> nvme, where it differs
   FaultPlan faults;
   const Clock* clock = nullptr;
   Gate* gate = nullptr;  ///< holds host -> hbm only

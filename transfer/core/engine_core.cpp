@@ -217,7 +217,7 @@ Status Core::check_atomic(std::span<const PageMove> moves) const {
     const auto link = find_link(move.from.tier, move.to.tier);
     if (!link) return unsupported("no link between these tiers");
     bytes[*link] += links[*link].job_bytes;
-    LEHR_TRY(scheduler->admit(*link, bytes[*link], move.urgency));
+    LEHR_TRY(scheduler->admit(*link, bytes[*link], move.urgency, links[*link].held_bytes));
   }
   for (std::size_t t = 0; t < tiers.size(); ++t) {
     const SlotUsage usage = tiers[t].store->slots().usage();
@@ -238,7 +238,8 @@ Result<JobId> Core::admit(const PageMove& move, Ticket ticket, SlotId& slot) {
   const std::optional<LinkId> link = find_link(move.from.tier, move.to.tier);
   if (!link) return unsupported("no link between these tiers");
   if (unfinished + results.size() >= max_jobs) return refused(Reason::kOverBudget, "too many jobs");
-  LEHR_TRY(scheduler->admit(*link, links[*link].job_bytes, move.urgency));
+  const Link& way = links[*link];
+  LEHR_TRY(scheduler->admit(*link, way.job_bytes, move.urgency, way.held_bytes));
 
   slot = move.to.slot;
   const bool own_slot = slot == kNoSlot;
@@ -285,6 +286,7 @@ Result<JobId> Core::admit(const PageMove& move, Ticket ticket, SlotId& slot) {
     make_ready(index);
   } else {
     job.phase = Phase::kWaiting;
+    links[*link].held_bytes += links[*link].job_bytes;
     waiting.push_back(index);
   }
   return id_of(index);
@@ -305,6 +307,7 @@ bool Core::cancel(JobId id) {
   }
   if (job->phase == Phase::kWaiting) {
     std::erase(waiting, index);
+    links[job->link].held_bytes -= links[job->link].job_bytes;
   } else if (!scheduler->remove(job->link, index)) {
     return false;
   }
@@ -362,6 +365,8 @@ bool Core::advance_waiting() {
   bool any = false;
   std::erase_if(waiting, [&](std::uint32_t index) {
     if (!jobs[index].source.ready() || !jobs[index].destination.ready()) return false;
+    Link& link = links[jobs[index].link];
+    link.held_bytes -= link.job_bytes;
     make_ready(index);
     any = true;
     return true;

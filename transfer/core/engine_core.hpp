@@ -43,6 +43,7 @@ class TransferEngine::Core {
     LinkConfig config;
     std::uint32_t mover = 0;
     Bytes job_bytes = 0;
+    Bytes held_bytes = 0;  ///< of jobs that wait for their leases' turn
     LinkStats stats;
   };
 
