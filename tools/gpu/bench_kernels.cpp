@@ -162,7 +162,7 @@ Report* report = nullptr;
 Ceilings ceilings;
 
 std::string described(const AttendTuning& t) {
-  return "stages " + std::to_string(t.stages) + ", CTAs " + std::to_string(t.ctas_per_sm) + (t.programmatic ? ", programmatic" : "") + ", mask " + std::to_string(t.copy_mask);
+  return "stages " + std::to_string(t.stages) + ", CTAs " + std::to_string(t.ctas_per_sm) + (t.programmatic ? ", programmatic" : "");
 }
 
 Spread time_attend(const Layer& l, const AttendTuning& t, bool with_pairs, const Choices* choices) {
@@ -186,34 +186,8 @@ void add(const Layer& l, const std::string& name, const std::string& variant, co
 }
 
 const AttendTuning kTunings[] = {
-    {0, 1}, {4, 1}, {3, 1}, {0, 1, true}, {0, 1, false, nullptr, 16},
+    {3, 1}, {4, 1}, {6, 1}, {3, 1, true},
 };
-
-void times_of(const Layer& l, const Choices* c, unsigned long mask) {
-  DeviceArray<unsigned long long> times(132 * 4, 0);
-  test::Workspace w(l.shape);
-  AttendTuning t{0, 1};
-  t.times = times.get();
-  t.copy_mask = static_cast<std::uint32_t>(mask);
-  for (int r = 0; r < 3; ++r) {
-    AttendParams p = l.params(true);
-    if (c != nullptr) {
-      p.selection = c->lists[static_cast<std::size_t>(r)].get();
-      p.counts = c->counts[0].get();
-      p.selection_pitch = l.pages;
-    }
-    must(attend_cuda(l.shape, p, t, w.memory.get(), w.memory.size(), nullptr), "attend");
-  }
-  const auto v = times.fetch();
-  unsigned long long first = ~0ULL;
-  for (std::size_t i = 0; i < 132; ++i) first = std::min(first, v[4 * i]);
-  for (std::size_t k = 0; k < 4; ++k) {
-    std::vector<unsigned long long> x;
-    for (std::size_t i = 0; i < 132; ++i) x.push_back(v[4 * i + k] - first);
-    std::sort(x.begin(), x.end());
-    std::printf("times[%zu] ns: min %llu p10 %llu p50 %llu p90 %llu max %llu\n", k, x[0], x[13], x[66], x[118], x[131]);
-  }
-}
 
 void dense() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
@@ -223,13 +197,10 @@ void dense() {
       add(l, "attend dense", described(t), time_attend(l, t, true, nullptr), pages);
     }
     add(l, "attend dense", "without (m, d)", time_attend(l, {}, false, nullptr), pages);
-    times_of(l, nullptr, 0);
-    times_of(l, nullptr, 16);
     add(l, "attend dense", "again", time_attend(l, {}, true, nullptr), pages);
     std::iota(l.order.begin(), l.order.end(), 0U);
     l.place(0);
-    add(l, "attend dense", "pages in order", time_attend(l, {}, true, nullptr), pages);
-    add(l, "attend dense", "pages in order, mask 15", time_attend(l, {0, 1, false, nullptr, 15}, true, nullptr), pages);
+    add(l, "attend dense", "pages in order of address", time_attend(l, {}, true, nullptr), pages);
   }
   for (const std::uint32_t page : {32U, 64U}) {
     Layer l(32, 8192, page);
@@ -245,7 +216,6 @@ void selected() {
       const double pages = static_cast<double>(l.shape.groups()) * c.count;
       const std::string name = "attend " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %";
       for (const AttendTuning& t : kTunings) add(l, name, described(t), time_attend(l, t, true, &c), pages);
-      times_of(l, &c, 0);
       add(l, name, "without (m, d)", time_attend(l, {}, false, &c), pages);
     }
   }
@@ -261,7 +231,7 @@ void mixed_residency() {
     const double link_us = away * l.page_bytes() / ceilings.link * 1e6;
     const double hbm_us = (all - away) * l.page_bytes() / ceilings.hbm * 1e6;
     std::printf("host share %.3f: link alone %.1f us, HBM alone %.1f us at the ceilings\n", away / all, link_us, hbm_us);
-    for (const AttendTuning& t : {AttendTuning{0, 1}, AttendTuning{4, 1}, AttendTuning{3, 1}}) {
+    for (const AttendTuning& t : {AttendTuning{3, 1}, AttendTuning{6, 1}}) {
       const Spread s = time_attend(l, t, true, nullptr);
       const bool by_link = link_us > hbm_us;
       report->add({"attend host " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %", l.name(), described(t), s.median, s.low, s.high,
@@ -274,7 +244,7 @@ void e4m3() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
     Layer l(sequences, context, 16, DType::kE4m3);
     const auto pages = static_cast<double>(l.entries.size());
-    for (const AttendTuning& t : {AttendTuning{0, 1}, AttendTuning{10, 1}, AttendTuning{8, 1}, AttendTuning{6, 1}, AttendTuning{0, 1, true}, AttendTuning{0, 1, false, nullptr, 16}}) {
+    for (const AttendTuning& t : {AttendTuning{6, 1}, AttendTuning{8, 1}, AttendTuning{12, 1}, AttendTuning{8, 1, true}}) {
       add(l, "attend e4m3", described(t), time_attend(l, t, true, nullptr), pages);
     }
     Choices c(l, 0.3);
