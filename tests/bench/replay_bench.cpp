@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page visits a second through the whole step loop on `sim`, on one core, selection from recorded mass
-// left out (selection_bench has it) and included.
-#include <benchmark/benchmark.h>
-
+// Page visits a second through the whole step loop on `sim`, on one core, selection from recorded
+// mass left out (selection_bench has it) and included.
 #include <optional>
+
+#include <benchmark/benchmark.h>
 
 #include "runtime/config/profile.hpp"
 #include "runtime/machines/sim.hpp"
@@ -36,19 +36,23 @@ void replay(benchmark::State& state, const char* policy, bool with_selection) {
     if (with_selection) selection.emplace(trace(), rule);
     runtime::Workload workload{{{&*selection, 0}}};
     const double share = static_cast<double>(state.range(0)) / 100;
-    const auto result = runtime::replay(workload, options_for(policy, share, workload.total_pages()),
-                                        runtime::make_sim_machine());
+    const auto result = runtime::replay(
+        workload, options_for(policy, share, workload.total_pages()), runtime::make_sim_machine());
     if (!result) {
       state.SkipWithError(result.error().what.c_str());
       return;
     }
     visits += result->all.reads;
   }
-  state.counters["visits/s"] = benchmark::Counter(static_cast<double>(visits), benchmark::Counter::kIsRate);
+  state.counters["visits/s"] =
+      benchmark::Counter(static_cast<double>(visits), benchmark::Counter::kIsRate);
 }
 
 BENCHMARK_CAPTURE(replay, lru, "lru", false)->Arg(10)->Arg(25)->Unit(benchmark::kMillisecond);
-BENCHMARK_CAPTURE(replay, lfu_importance, "lfu-importance", false)->Arg(10)->Arg(25)->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(replay, lfu_importance, "lfu-importance", false)
+    ->Arg(10)
+    ->Arg(25)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(replay, lru_and_selection, "lru", true)->Arg(25)->Unit(benchmark::kMillisecond);
 
 /// Bytes of everything hot for a million pages: the columns of the page table and of heat.
@@ -60,7 +64,8 @@ void hot_bytes(benchmark::State& state) {
     for (std::uint32_t chunk = 0; chunk < 62; ++chunk) table.open_chunk();
     heat.grow(table.rows());
     state.counters["pages"] = table.rows();
-    state.counters["bytes/page"] = static_cast<double>(table.bytes_per_page() + runtime::Heat::kBytesPerPage);
+    state.counters["bytes/page"] =
+        static_cast<double>(table.bytes_per_page() + runtime::Heat::kBytesPerPage);
     benchmark::DoNotOptimize(table.residency.data());
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <lehr.h>
-
 #include <cstdio>
+
+#include <lehr.h>
 
 int main() {
   lehr_runtime_info info{};

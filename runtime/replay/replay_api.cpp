@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// A replay as an engine would drive Lehr: through lehr.h alone.
+#include <cstring>
+
+#include <fmt/core.h>
+
+#include "runtime/include/lehr.h"
+#include "runtime/replay/target.hpp"
+
+namespace lehr::runtime {
+
+namespace {
+
+/// The C status as an Error, with the text that the library kept for this thread.
+Status said(lehr_status status) {
+  if (status >= 0) return {};
+  std::string text(lehr_last_error(nullptr, 0), '\0');
+  if (!text.empty()) lehr_last_error(text.data(), text.size());
+  text.resize(std::strlen(text.c_str()));
+  if (text.empty()) text = lehr_status_name(status);
+  const auto magnitude = static_cast<std::uint32_t>(-status);
+  return Error{static_cast<Code>(magnitude & 0xFF), static_cast<Reason>(magnitude >> 8 & 0xFF),
+               text};
+}
+
+/// Text as a TOML string.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out + "\"";
+}
+
+std::string dtype_of(std::uint32_t element_bytes) {
+  return element_bytes == 4 ? "f32" : element_bytes == 1 ? "e4m3" : "f16";
+}
+
+std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
+                          const ApiOptions& api) {
+  std::string text = fmt::format(
+      "machine = {}\nprofile = {}\nseed = {}\n"
+      "[policy]\nname = {}\nheat_half_life = {}\ncold = {}\n",
+      quoted(api.machine), quoted(api.profile), options.seed, quoted(options.policy),
+      options.heat_half_life, options.cold);
+  if (!options.policy_parameters.empty()) {
+    text += "[policy.parameters]\n";
+    for (const auto& [name, value] : options.policy_parameters)
+      text += fmt::format("{} = {}\n", name, value);
+  }
+  text += fmt::format(
+      "[geometry]\nlayers = {}\nkv_heads = {}\nq_heads = {}\nhead_dim = {}\npage_tokens = "
+      "{}\ndtype = {}\npage_bytes = {}\n",
+      g.layers, g.kv_heads, g.q_heads, g.head_dim, g.page_tokens, quoted(dtype_of(g.element_bytes)),
+      options.page_bytes);
+  text += fmt::format("[step]\nweights_bytes = {}\n[capacity]\n", options.weights_bytes);
+  for (std::size_t t = 0; t < options.tier_pages.size(); ++t) {
+    if (options.tier_pages[t] == 0) continue;
+    text +=
+        fmt::format("{} = \"{} pages\"\n", options.platform.tiers[t].name, options.tier_pages[t]);
+  }
+  if (!api.nvme_directory.empty())
+    text += fmt::format("[nvme]\npath = {}\n", quoted(api.nvme_directory));
+  return text;
+}
+
+class ApiTarget final : public ReplayTarget {
+ public:
+  explicit ApiTarget(lehr_runtime runtime) : runtime_(runtime) {}
+  ~ApiTarget() override { lehr_close(runtime_); }
+  ApiTarget(const ApiTarget&) = delete;
+  ApiTarget& operator=(const ApiTarget&) = delete;
+
+  Result<std::vector<SequenceId>> create(std::span<const SequenceInfo> infos) override {
+    std::vector<lehr_sequence_desc> descs;
+    for (const SequenceInfo& info : infos) {
+      lehr_sequence_desc desc{};
+      desc.struct_size = sizeof desc;
+      desc.prompt_tokens = info.prompt_tokens;
+      desc.first_use = info.first_use.empty() ? nullptr : info.first_use.data();
+      desc.first_use_count = info.first_use.size();
+      descs.push_back(desc);
+    }
+    std::vector<lehr_sequence> made(infos.size());
+    LEHR_TRY(said(lehr_sequence_create(runtime_, descs.data(), descs.size(), made.data())));
+    std::vector<SequenceId> ids;
+    for (const lehr_sequence s : made) {
+      ids.push_back(static_cast<SequenceId>(handles_.size()));
+      handles_.push_back(s);
+    }
+    return ids;
+  }
+
+  Status begin_step(std::span<const SequenceId> sequences) override {
+    batch_.clear();
+    for (const SequenceId id : sequences) batch_.push_back(handles_[id]);
+    return said(lehr_step_begin(runtime_, batch_.data(), batch_.size(), nullptr));
+  }
+
+  Status run_layer(std::uint32_t layer, std::span<const GroupSelection> groups,
+                   std::span<const std::uint32_t> contexts) override {
+    selections_.assign(groups.size(), lehr_selection{});
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const GroupSelection& g = groups[i];
+      lehr_selection& s = selections_[i];
+      s.struct_size = sizeof s;
+      s.kv_head = g.kv_head;
+      s.sequence = handles_[g.sequence];
+      s.pages = g.pages.data();
+      s.page_count = static_cast<std::uint32_t>(g.pages.size());
+      s.next_use = g.next_use.empty() ? nullptr : g.next_use.data();
+      s.mass = g.mass;
+      s.peak = g.peak;
+      s.code_count = contexts[i];
+      s.filled_next_use = g.filled_next_use == kNever ? 0 : g.filled_next_use;
+    }
+    return said(lehr_step_layer(runtime_, layer, selections_.data(), selections_.size()));
+  }
+
+  Result<StepReport> end_step() override {
+    lehr_step_report r{};
+    r.struct_size = sizeof r;
+    LEHR_TRY(said(lehr_step_end(runtime_, &r)));
+    StepReport out;
+    out.total = r.total_seconds;
+    out.exposed = r.exposed_seconds;
+    out.measured = r.measured_seconds;
+    out.time.compute = r.compute_seconds;
+    out.time.hbm = r.hbm_seconds;
+    out.time.links = r.links_seconds;
+    out.time.control = r.control_seconds;
+    out.time.stall = r.stall_seconds;
+    for (std::uint32_t i = 0; i < r.link_count; ++i) {
+      out.time.link[i] = r.link_seconds[i];
+      out.link[i].bytes = r.link_bytes[i];
+      out.link[i].count = static_cast<std::uint32_t>(r.link_transfers[i]);
+    }
+    out.reads = r.reads;
+    out.hits = r.hits;
+    out.misses = r.misses;
+    out.tail_reads = r.tail_reads;
+    out.installed = r.installed;
+    out.promoted = r.promoted;
+    out.promoted_used = r.promoted_used;
+    out.written_back = r.written_back;
+    out.staged = r.staged;
+    out.dropped = r.dropped;
+    out.forced_drops = r.forced_drops;
+    out.refused_promotions = r.refused_promotions;
+    out.busy_write_backs = r.busy_write_backs;
+    return out;
+  }
+
+  Status release(SequenceId sequence) override {
+    lehr_status each = 0;
+    return said(lehr_sequence_release(runtime_, &handles_[sequence], 1, &each));
+  }
+
+  std::vector<std::string> notes() override {
+    std::size_t needed = 0;
+    if (lehr_notes(runtime_, nullptr, 0, &needed) < 0 || needed <= 1) return {};
+    std::string text(needed, '\0');
+    if (lehr_notes(runtime_, text.data(), text.size(), &needed) < 0) return {};
+    std::vector<std::string> lines;
+    std::size_t from = 0;
+    text.resize(std::strlen(text.c_str()));
+    while (from < text.size()) {
+      const std::size_t end = std::min(text.find('\n', from), text.size());
+      if (end > from) lines.push_back(text.substr(from, end - from));
+      from = end + 1;
+    }
+    return lines;
+  }
+
+ private:
+  lehr_runtime runtime_;
+  std::vector<lehr_sequence> handles_;  ///< by SequenceId of this target
+  std::vector<lehr_sequence> batch_;
+  std::vector<lehr_selection> selections_;
+};
+
+}  // namespace
+
+Result<ReplayResult> replay_through_api(const Workload& workload, const ReplayOptions& options,
+                                        const ApiOptions& api, const Progress& progress) {
+  LEHR_TRY(workload.validate());
+  const std::string config =
+      configuration(options.runtime, workload.sequences.front().selection->trace().geometry(), api);
+  lehr_open_options open{};
+  open.struct_size = sizeof open;
+  open.config = config.c_str();
+  open.config_size = config.size();
+  lehr_runtime runtime{};
+  LEHR_TRY(said(lehr_open(LEHR_VERSION, &open, &runtime)));
+  ApiTarget target(runtime);
+  return replay_on(target, workload, options, progress);
+}
+
+}  // namespace lehr::runtime

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/replay/replay.hpp"
+
+namespace lehr::runtime {
+
+/// What a replay feeds: a runtime called directly, or one behind the C interface.
+class ReplayTarget {
+ public:
+  virtual ~ReplayTarget() = default;
+  virtual Result<std::vector<SequenceId>> create(std::span<const SequenceInfo> infos) = 0;
+  virtual Status begin_step(std::span<const SequenceId> sequences) = 0;
+  /// `contexts`: pages of each group's sequence, aligned with `groups`.
+  virtual Status run_layer(std::uint32_t layer, std::span<const GroupSelection> groups,
+                           std::span<const std::uint32_t> contexts) = 0;
+  virtual Result<StepReport> end_step() = 0;
+  virtual Status release(SequenceId sequence) = 0;
+  virtual std::vector<std::string> notes() = 0;
+};
+
+Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
+                               const ReplayOptions& options, const Progress& progress);
+
+}  // namespace lehr::runtime
