@@ -150,15 +150,17 @@ Weights window_weights(const Instance& instance, std::span<const TickCost> costs
     w.slot[window.first] = window.first == 0 ? 0.0 : window.slope;
     for (Tick t = window.first; t < window.end; ++t) {
       const TickCost& c = costs[t];
-      // Else between HBM and link at their balance; a tick on its floor feels neither.
+      const auto visits = static_cast<double>(instance.visits_at(t).size());
+      const Seconds time = balance(c, visits).time;
       const double link = c.hbm.slope / (c.hbm.slope + c.link.slope);
-      const Seconds time = balance(c, static_cast<double>(instance.visits_at(t).size())).time;
       if (window.slope > 0) {
         w.share[t] = {0, 1, 0};
       } else if (time <= c.floor) {
         w.share[t] = {0, 0, 1};
+      } else if (c.link.at(visits) <= time) {
+        w.share[t] = {1, 0, 0};  // weights and the like: the link could carry all that is read
       } else {
-        w.share[t] = {1 - link, link, 0};
+        w.share[t] = {1 - link, link, 0};  // at the balance of both
       }
     }
   }

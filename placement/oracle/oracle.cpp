@@ -160,20 +160,18 @@ Result<OraclePlan> oracle_plan(const Instance& instance, const OracleOptions& op
   LEHR_TRY(instance.validate());
   const VisitChains chains = visit_chains(instance);
   OraclePlan out;
-  Schedule start = greedy_density(instance, chains);
-  LEHR_ASSIGN(const ScheduleTime greedy,
-              schedule_time(instance, chains, start, options.warmup_steps));
-  out.greedy = greedy.total;
-  out.schedule = start;
-  out.predicted = greedy;
-  Schedule other = fewest_misses(instance, chains);
-  LEHR_ASSIGN(const ScheduleTime fewest,
-              schedule_time(instance, chains, other, options.warmup_steps));
-  if (fewest.total < greedy.total) {
-    out.schedule = other;
-    out.predicted = fewest;
+  out.schedule = greedy_density(instance, chains);
+  LEHR_ASSIGN(out.predicted, schedule_time(instance, chains, out.schedule, options.warmup_steps));
+  out.greedy = out.predicted.total;
+  for (Tick block = 1; block <= instance.layers; block += (block + 1) / 2) {
+    Schedule other = fewest_misses(instance, chains, block);
+    LEHR_ASSIGN(const ScheduleTime time,
+                schedule_time(instance, chains, other, options.warmup_steps));
+    if (time.total >= out.predicted.total) continue;
+    out.schedule = std::move(other);
+    out.predicted = time;
   }
-  start = out.schedule;
+  const Schedule start = out.schedule;
   for (std::uint32_t k = 0; k < options.seeds; ++k) {
     Annealing annealing(instance, chains, start);
     annealing.run(options.sweeps, options.seed + k);

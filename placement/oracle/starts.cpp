@@ -63,61 +63,127 @@ Schedule greedy_density(const Instance& instance, const VisitChains& chains) {
   return schedule;
 }
 
-Schedule fewest_misses(const Instance& instance, const VisitChains& chains) {
-  Schedule schedule(chains.tick.size(), kReadInPlace);
-  std::vector<std::uint32_t> next(instance.pages());
-  std::vector<std::vector<PageId>> born(instance.ticks());
-  for (PageId p = 0; p < instance.pages(); ++p) {
-    next[p] = chains.begin_of(p);
-    if (instance.born_in_hbm[p] != 0 && next[p] < chains.end[p])
-      born[instance.birth[p]].push_back(p);
-  }
-  std::priority_queue<std::pair<Tick, std::uint32_t>> kept;  // (end, visit), the last to end on top
-  std::uint32_t held = 0;
-  const auto keep = [&](std::uint32_t visit) {
-    schedule[visit] = kKept;
-    kept.emplace(chains.tick[visit], visit);
-    ++held;
-  };
-  // Gives up intervals that end at `from` or later until the others fit.
-  const auto trim = [&](std::uint32_t capacity, Tick from) {
-    while (held > capacity && !kept.empty() && kept.top().first >= from) {
-      schedule[kept.top().second] = kReadInPlace;
-      kept.pop();
-      --held;
+namespace {
+
+/// The state of fewest_misses() as it walks through time.
+class Sweep {
+ public:
+  Sweep(const Instance& instance, const VisitChains& chains, Tick block)
+      : instance_(instance),
+        chains_(chains),
+        block_(block),
+        schedule_(chains.tick.size(), kReadInPlace),
+        next_(instance.pages()),
+        born_(instance.ticks()) {
+    for (PageId p = 0; p < instance.pages(); ++p) {
+      next_[p] = chains.begin_of(p);
+      const bool read = next_[p] < chains.end[p];
+      if (instance.born_in_hbm[p] != 0 && read) born_[instance.birth[p]].push_back(p);
     }
-  };
-  std::vector<std::uint32_t> after;
-  for (Tick t = 0; t < instance.ticks(); ++t) {
-    // Pages read in the tick of their birth take their slots whatever is held.
-    std::uint32_t ended = 0;
-    for (const PageId p : born[t]) {
-      if (chains.tick[next[p]] == t) {
-        schedule[next[p]] = kKept;
-        ++held;
+  }
+
+  Schedule run() {
+    for (Tick t = 0; t < instance_.ticks(); ++t) {
+      const std::uint32_t capacity = instance_.capacity - instance_.pinned[t];
+      births(t);
+      if (t % block_ == 0) fill_block(t, capacity);
+      trim(capacity, t);
+      visits(t, capacity);
+    }
+    return std::move(schedule_);
+  }
+
+ private:
+  void keep(std::uint32_t visit) {
+    schedule_[visit] = kKept;
+    kept_.emplace(chains_.tick[visit], visit);
+    ++held_;
+  }
+
+  void give_up_kept(std::uint32_t capacity, Tick from) {
+    while (held_ > capacity && !kept_.empty() && kept_.top().first >= from) {
+      schedule_[kept_.top().second] = kReadInPlace;
+      kept_.pop();
+      --held_;
+    }
+  }
+
+  /// Gives up intervals that end at `from` or later, the last to end first, until the others fit:
+  /// those that reach past the block, then the block's promotions, then the rest.
+  void trim(std::uint32_t capacity, Tick from) {
+    give_up_kept(capacity, std::max(from, block_end_));
+    while (held_ > capacity && !promoted_.empty() && chains_.tick[promoted_.back()] >= from) {
+      schedule_[promoted_.back()] = kReadInPlace;
+      promoted_.pop_back();
+      --held_;
+    }
+    give_up_kept(capacity, from);
+  }
+
+  /// Pages read in the tick of their birth take their slots whatever is held.
+  void births(Tick t) {
+    for (const PageId p : born_[t]) {
+      if (chains_.tick[next_[p]] == t) {
+        schedule_[next_[p]] = kKept;
+        ++held_;
       } else {
-        keep(next[p]);
+        keep(next_[p]);
       }
     }
-    const std::uint32_t capacity = instance.capacity - instance.pinned[t];
-    trim(capacity, t);
-    after.clear();
-    for (const PageId p : instance.visits_at(t)) {
-      const std::uint32_t visit = next[p]++;
-      const bool hit = schedule[visit] == kKept;
+  }
+
+  /// Promotes at t what the block's other ticks read and HBM does not hold.
+  void fill_block(Tick t, std::uint32_t capacity) {
+    promoted_.clear();
+    block_end_ = std::min(t + block_, instance_.ticks());
+    for (Tick later = t + 1; later < block_end_; ++later) {
+      for (const PageId p : instance_.visits_at(later)) {
+        const std::uint32_t visit = next_[p];
+        const bool next = visit < chains_.end[p] && chains_.tick[visit] == later;
+        if (!next || schedule_[visit] != kReadInPlace || instance_.birth[p] > t) continue;
+        schedule_[visit] = t;
+        promoted_.push_back(visit);
+        ++held_;
+      }
+    }
+    trim(capacity, t + 1);
+  }
+
+  void visits(Tick t, std::uint32_t capacity) {
+    std::uint32_t ended = 0;
+    after_.clear();
+    for (const PageId p : instance_.visits_at(t)) {
+      const bool hit = schedule_[next_[p]] != kReadInPlace;
       ended += hit ? 1 : 0;
-      if (next[p] == chains.end[p]) continue;
+      if (++next_[p] == chains_.end[p]) continue;
       if (hit) {
-        after.push_back(next[p]);  // holds its slot through this tick as the interval that ends
+        after_.push_back(next_[p]);  // holds its slot through this tick as the interval that ends
       } else {
-        keep(next[p]);
+        keep(next_[p]);
       }
     }
     trim(capacity, t + 1);  // what is being read stays
-    held -= ended;
-    for (const std::uint32_t visit : after) keep(visit);
+    held_ -= ended;
+    for (const std::uint32_t visit : after_) keep(visit);
   }
-  return schedule;
+
+  const Instance& instance_;
+  const VisitChains& chains_;
+  const Tick block_;
+  Schedule schedule_;
+  std::vector<std::uint32_t> next_;  ///< by page
+  std::vector<std::vector<PageId>> born_;
+  std::priority_queue<std::pair<Tick, std::uint32_t>>
+      kept_;  ///< (end, visit), the last to end on top
+  std::vector<std::uint32_t> promoted_, after_;
+  std::uint32_t held_ = 0;
+  Tick block_end_ = 0;
+};
+
+}  // namespace
+
+Schedule fewest_misses(const Instance& instance, const VisitChains& chains, Tick block) {
+  return Sweep(instance, chains, std::max<Tick>(1, block)).run();
 }
 
 }  // namespace lehr::placement
