@@ -41,8 +41,9 @@ struct AttendParams {
   std::uint32_t selection_pitch = 0;
   float scale = 0.0F;        ///< of q.k, not negative; 0 means 1 / sqrt(head_dim)
   float soft_cap = 0.0F;     ///< cap * tanh(s / cap); 0 means none
-  std::uint32_t window = 0;       ///< a query sees only its latest `window` tokens; 0 means all
-  std::uint32_t formats = 0;      ///< bit set of DType: page formats that may occur; 0 means the shape's alone
+  std::uint32_t window = 0;  ///< a query sees only its latest `window` tokens; 0 means all
+  std::uint32_t formats =
+      0;  ///< bit set of DType: page formats that may occur; 0 means the shape's alone
   std::uint32_t reserved = 0;
 };
 static_assert(std::is_standard_layout_v<AttendParams> &&
@@ -70,18 +71,12 @@ Status attend_reference(const StepShape& shape, const AttendParams& params);
 struct AttendTuning {
   std::uint32_t stages = 0;  ///< tiles of 64 tokens in the ring
   std::uint32_t ctas_per_sm = 0;
-  std::uint32_t link_slots =
-      0;  ///< blocks of 16 tokens that may be under way over a link, beside the ring
-  std::uint32_t dynamic_percent =
-      0;                          ///< share of the tiles handed out at run time, in small pieces
-  std::uint32_t piece_tiles = 0;  ///< tiles of such a piece
-  bool mixed_residency = false;   ///< pages over a link are expected: read them ahead
-  bool programmatic = false;      ///< start while the kernel before drains (programmatic launch)
+  bool programmatic = false;  ///< start while the kernel before drains (programmatic launch)
 };
 
 /// Bytes of scratch that attend_cuda needs for any lengths and selections of this shape. The memory
 /// must be zeroed once; each launch leaves its counters zero again.
-Result<std::size_t> attend_workspace_bytes(const StepShape& shape, const AttendTuning& tuning);
+Result<std::size_t> attend_workspace_bytes(const StepShape& shape);
 
 /// Enqueues on `stream` (a cudaStream_t); capturable. Bit-identical output for the same pages
 /// wherever they lie: splits depend on lengths and the number of SMs only, and are merged in order.

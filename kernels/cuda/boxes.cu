@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/boxes.hpp"
-
 #include "kernels/append.hpp"
+#include "kernels/boxes.hpp"
 #include "kernels/cuda/detail/launch.hpp"
 #include "kernels/cuda/detail/values.cuh"
 
@@ -55,8 +54,10 @@ __global__ void append_kernel(StepShape shape, AppendParams p) {
       continue;
     }
     const std::size_t from =
-        ((std::size_t{sequence} * shape.q_len + j) * shape.kv_heads + group % shape.kv_heads) * shape.head_dim;
-    auto* k_row = reinterpret_cast<std::uint16_t*>(entry_address(entry)) + std::size_t{token} * shape.head_dim;
+        ((std::size_t{sequence} * shape.q_len + j) * shape.kv_heads + group % shape.kv_heads) *
+        shape.head_dim;
+    auto* k_row = reinterpret_cast<std::uint16_t*>(entry_address(entry)) +
+                  std::size_t{token} * shape.head_dim;
     auto* v_row = k_row + std::size_t{shape.page_tokens} * shape.head_dim;
     for (std::uint32_t c = lane; c < shape.head_dim; c += 32) {
       const std::uint16_t k = static_cast<const std::uint16_t*>(p.k)[from + c];
@@ -72,7 +73,8 @@ __global__ void append_kernel(StepShape shape, AppendParams p) {
         continue;
       }
       if (first || value < load_half(shape.dtype, box, c)) box[c] = k;
-      if (first || value > load_half(shape.dtype, box, shape.head_dim + c)) box[shape.head_dim + c] = k;
+      if (first || value > load_half(shape.dtype, box, shape.head_dim + c))
+        box[shape.head_dim + c] = k;
     }
   }
 }

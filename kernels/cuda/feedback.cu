@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/feedback.hpp"
-
 #include "kernels/cuda/detail/async.cuh"
 #include "kernels/cuda/detail/launch.hpp"
 #include "kernels/cuda/detail/values.cuh"
+#include "kernels/feedback.hpp"
 
 namespace lehr::kernels {
 namespace {
@@ -17,7 +16,8 @@ __global__ void feedback_kernel(StepShape shape, FeedbackParams p) {
   const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (group >= shape.groups()) return;
   std::uint32_t count = cuda::sequence_pages(shape, p.lengths, group);
-  if (p.counts != nullptr) count = p.counts[group] < p.selection_pitch ? p.counts[group] : p.selection_pitch;
+  if (p.counts != nullptr)
+    count = p.counts[group] < p.selection_pitch ? p.counts[group] : p.selection_pitch;
   if (i >= count) return;
   const std::size_t pitch = p.selection != nullptr ? p.selection_pitch : shape.max_pages;
   const std::uint32_t page = p.selection != nullptr ? p.selection[group * pitch + i] : i;
@@ -56,7 +56,8 @@ Status feedback_cuda(const StepShape& shape, const FeedbackParams& params, void*
   LEHR_TRY(cuda::check_stream(s, device));
   const auto groups = static_cast<std::uint32_t>(shape.groups());
   const std::uint32_t y = groups < 32768 ? groups : 32768;
-  const std::uint32_t items = params.selection != nullptr ? params.selection_pitch : shape.max_pages;
+  const std::uint32_t items =
+      params.selection != nullptr ? params.selection_pitch : shape.max_pages;
   const dim3 grid((items + kThreads - 1) / kThreads, y, (groups + y - 1) / y);
   return cuda::launch(feedback_kernel, grid, dim3(kThreads), 0, s, device.bulk_copy, shape, params);
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/quantize.hpp"
-
 #include "kernels/cuda/detail/launch.hpp"
 #include "kernels/cuda/detail/values.cuh"
+#include "kernels/quantize.hpp"
 
 namespace lehr::kernels {
 namespace {
@@ -45,8 +44,8 @@ __device__ void to_e4m3(const Page& page, unsigned char* out) {
     const float scale = peak > 0.0F ? peak / 448.0F : 1.0F;
     const float inverse = 1.0F / scale;
     for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
-      out[what * half + i] = __nv_cvt_float_to_fp8(page.finite(what, i / page.dim, i % page.dim) * inverse,
-                                                   __NV_SATFINITE, __NV_E4M3);
+      out[what * half + i] = __nv_cvt_float_to_fp8(
+          page.finite(what, i / page.dim, i % page.dim) * inverse, __NV_SATFINITE, __NV_E4M3);
     }
     if (threadIdx.x == 0) scales[what] = scale;
   }
@@ -75,13 +74,15 @@ __device__ void to_int8_page(const Page& page, unsigned char* out) {
     float peak = 0.0F;
     for (std::uint32_t t = first; t < last; ++t) peak = fmaxf(peak, fabsf(page.finite(0, t, c)));
     const float inverse = int8_scale(peak, scales, x);
-    for (std::uint32_t t = first; t < last; ++t) out[t * page.dim + c] = to_int8(page.finite(0, t, c), inverse);
+    for (std::uint32_t t = first; t < last; ++t)
+      out[t * page.dim + c] = to_int8(page.finite(0, t, c), inverse);
   }
   const std::uint32_t parts = page.dim / 32;
   for (std::uint32_t x = threadIdx.x; x < page.tokens * parts; x += kThreads) {
     const std::uint32_t t = x / parts, first = x % parts * 32;
     float peak = 0.0F;
-    for (std::uint32_t c = first; c < first + 32; ++c) peak = fmaxf(peak, fabsf(page.finite(1, t, c)));
+    for (std::uint32_t c = first; c < first + 32; ++c)
+      peak = fmaxf(peak, fabsf(page.finite(1, t, c)));
     const float inverse = int8_scale(peak, scales, std::size_t{k_groups} * page.dim + x);
     for (std::uint32_t c = first; c < first + 32; ++c) {
       out[half + t * page.dim + c] = to_int8(page.finite(1, t, c), inverse);
@@ -114,7 +115,8 @@ Status quantize_cuda(const StepShape& shape, const QuantizeParams& params, void*
   LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
   const auto s = static_cast<cudaStream_t>(stream);
   LEHR_TRY(cuda::check_stream(s, device));
-  return cuda::launch(quantize_kernel, dim3(params.count), dim3(kThreads), 0, s, false, shape, params);
+  return cuda::launch(quantize_kernel, dim3(params.count), dim3(kThreads), 0, s, false, shape,
+                      params);
 }
 
 }  // namespace lehr::kernels

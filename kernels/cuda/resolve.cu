@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/resolve.hpp"
-
 #include "kernels/base/ids.hpp"
 #include "kernels/cuda/detail/async.cuh"
 #include "kernels/cuda/detail/launch.hpp"
 #include "kernels/cuda/detail/values.cuh"
+#include "kernels/resolve.hpp"
 
 namespace lehr::kernels {
 namespace {
@@ -13,7 +12,8 @@ constexpr std::uint32_t kThreads = 256;
 
 /// The next free slot, or kNoSlot: never takes what the host has not put out.
 __device__ SlotId take_slot(const ResolveParams& p) {
-  const std::uint32_t available = *reinterpret_cast<const volatile std::uint32_t*>(p.free_available);
+  const std::uint32_t available =
+      *reinterpret_cast<const volatile std::uint32_t*>(p.free_available);
   std::uint32_t taken = *reinterpret_cast<volatile std::uint32_t*>(&p.counters->taken);
   while (static_cast<std::int32_t>(available - taken) > 0) {
     const std::uint32_t seen = atomicCAS(&p.counters->taken, taken, taken + 1);
@@ -30,7 +30,8 @@ __global__ void resolve_kernel(StepShape shape, ResolveParams p) {
   const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (group >= shape.groups()) return;
   std::uint32_t count = cuda::sequence_pages(shape, p.lengths, group);
-  if (p.counts != nullptr) count = p.counts[group] < p.selection_pitch ? p.counts[group] : p.selection_pitch;
+  if (p.counts != nullptr)
+    count = p.counts[group] < p.selection_pitch ? p.counts[group] : p.selection_pitch;
   if (i >= count) return;
   const std::uint32_t page =
       p.selection != nullptr ? p.selection[std::size_t{group} * p.selection_pitch + i] : i;
@@ -44,21 +45,25 @@ __global__ void resolve_kernel(StepShape shape, ResolveParams p) {
     if (slot != kNoSlot) install = p.pool + std::uint64_t{slot} * p.slot_pitch;
     if (entry == kAbsentPage) atomicAdd(&p.counters->absent, 1U);
     const std::uint32_t index = atomicAdd(&p.counters->misses, 1U);
-    if (index < p.miss_capacity) p.misses[index] = {group, page, slot, entry == kAbsentPage ? 1U : 0U};
+    if (index < p.miss_capacity)
+      p.misses[index] = {group, page, slot, entry == kAbsentPage ? 1U : 0U};
   }
   if (p.installs != nullptr) p.installs[at] = install;
 }
 
-__global__ void block_table_kernel(StepShape shape, const PageEntry* table, const std::uint32_t* lengths,
-                                   std::uint64_t pool, std::uint32_t slot_pitch, std::int32_t absent,
+__global__ void block_table_kernel(StepShape shape, const PageEntry* table,
+                                   const std::uint32_t* lengths, std::uint64_t pool,
+                                   std::uint32_t slot_pitch, std::int32_t absent,
                                    std::int32_t* blocks) {
   const std::uint32_t group = blockIdx.y + blockIdx.z * gridDim.y;
   const std::uint32_t page = blockIdx.x * kThreads + threadIdx.x;
   if (group >= shape.groups() || page >= shape.max_pages) return;
   const std::size_t at = std::size_t{group} * shape.max_pages + page;
-  const PageEntry entry = page < cuda::sequence_pages(shape, lengths, group) ? table[at] : kAbsentPage;
+  const PageEntry entry =
+      page < cuda::sequence_pages(shape, lengths, group) ? table[at] : kAbsentPage;
   const bool here = entry != kAbsentPage && !entry_over_link(entry) && entry_address(entry) >= pool;
-  blocks[at] = here ? static_cast<std::int32_t>((entry_address(entry) - pool) / slot_pitch) : absent;
+  blocks[at] =
+      here ? static_cast<std::int32_t>((entry_address(entry) - pool) / slot_pitch) : absent;
 }
 
 dim3 grid_over(const StepShape& shape, std::uint32_t items) {
@@ -77,20 +82,23 @@ Status resolve_cuda(const StepShape& shape, const ResolveParams& params, void* s
   LEHR_TRY(cuda::check_stream(s, device));
   // misses and absent; taken is carried on.
   LEHR_CUDA_TRY(cudaMemsetAsync(params.counters, 0, 8, s));
-  const std::uint32_t items = params.selection != nullptr ? params.selection_pitch : shape.max_pages;
-  return cuda::launch(resolve_kernel, grid_over(shape, items), dim3(kThreads), 0, s, false, shape, params);
+  const std::uint32_t items =
+      params.selection != nullptr ? params.selection_pitch : shape.max_pages;
+  return cuda::launch(resolve_kernel, grid_over(shape, items), dim3(kThreads), 0, s, false, shape,
+                      params);
 }
 
-Status export_block_table_cuda(const StepShape& shape, const PageEntry* table, const std::uint32_t* lengths,
-                               std::uint64_t pool, std::uint32_t slot_pitch, std::int32_t absent,
-                               std::int32_t* blocks, void* stream) {
+Status export_block_table_cuda(const StepShape& shape, const PageEntry* table,
+                               const std::uint32_t* lengths, std::uint64_t pool,
+                               std::uint32_t slot_pitch, std::int32_t absent, std::int32_t* blocks,
+                               void* stream) {
   LEHR_TRY(check_block_table(shape, table, lengths, slot_pitch, blocks));
   if (shape.sequences == 0) return {};
   LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
   const auto s = static_cast<cudaStream_t>(stream);
   LEHR_TRY(cuda::check_stream(s, device));
-  return cuda::launch(block_table_kernel, grid_over(shape, shape.max_pages), dim3(kThreads), 0, s, false, shape, table,
-                      lengths, pool, slot_pitch, absent, blocks);
+  return cuda::launch(block_table_kernel, grid_over(shape, shape.max_pages), dim3(kThreads), 0, s,
+                      false, shape, table, lengths, pool, slot_pitch, absent, blocks);
 }
 
 }  // namespace lehr::kernels

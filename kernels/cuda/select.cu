@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/select.hpp"
-
 #include <cmath>
 
 #include "kernels/cuda/detail/async.cuh"
 #include "kernels/cuda/detail/launch.hpp"
 #include "kernels/cuda/detail/values.cuh"
+#include "kernels/select.hpp"
 
 namespace lehr::kernels {
 namespace {
@@ -28,7 +27,8 @@ __device__ __forceinline__ float score_of(std::uint32_t key) {
 
 struct Scratch {
   Weight bins[256];
-  Weight chosen_before;  ///< weight of all keys above the chosen bin
+  std::uint32_t counts[256];  ///< the same for weights of 1: atomics on one word are far cheaper
+  Weight chosen_before;       ///< weight of all keys above the chosen bin
   std::uint32_t chosen;
   std::uint32_t warp_above[32], warp_equal[32];
 };
@@ -39,30 +39,20 @@ struct Keys {
   const std::uint32_t* shared;
   std::uint32_t pages, sinks, recent;
 
-  __device__ bool forced(std::uint32_t page) const { return page < sinks || page + recent >= pages; }
+  __device__ bool forced(std::uint32_t page) const {
+    return page < sinks || page + recent >= pages;
+  }
   __device__ std::uint32_t at(std::uint32_t page) const {
     return shared != nullptr ? shared[page] : key_of(scores[page]);
   }
 };
 
-/// Adds up weights by bin; lanes with the same bin go together, for most keys share their high digits.
-__device__ __forceinline__ void add_to_bin(Weight* bins, std::uint32_t bin, Weight weight, bool counting) {
-  if (!counting) {
-    atomicAdd(bins + bin, weight);
-    return;
-  }
-  const std::uint32_t active = __activemask();
-  const std::uint32_t same = __match_any_sync(active, bin);
-  if (static_cast<std::uint32_t>(__ffs(static_cast<int>(same))) - 1 == threadIdx.x % 32) {
-    atomicAdd(bins + bin, static_cast<Weight>(__popc(same)));
-  }
-}
-
 /// The bin in which the running weight, from the top, reaches the target. One warp.
-__device__ void choose_bin(Scratch& s, Weight target) {
+template <class Bin>
+__device__ void choose_bin(Scratch& s, const Bin* bins, Weight target) {
   const std::uint32_t lane = threadIdx.x;
   Weight own = 0;
-  for (std::uint32_t i = 0; i < 8; ++i) own += s.bins[255 - (lane * 8 + i)];
+  for (std::uint32_t i = 0; i < 8; ++i) own += bins[255 - (lane * 8 + i)];
   Weight upto = own;
   for (std::uint32_t d = 1; d < 32; d *= 2) {
     const Weight other = __shfl_up_sync(~0U, upto, d);
@@ -70,50 +60,57 @@ __device__ void choose_bin(Scratch& s, Weight target) {
   }
   const std::uint32_t reached = __ballot_sync(~0U, upto >= target);
   // Rounding of weights may leave the target just out of reach: then everything is wanted.
-  const std::uint32_t winner = reached != 0 ? static_cast<std::uint32_t>(__ffs(static_cast<int>(reached))) - 1 : 31;
+  const std::uint32_t winner =
+      reached != 0 ? static_cast<std::uint32_t>(__ffs(static_cast<int>(reached))) - 1 : 31;
   if (lane != winner) return;
   Weight before = upto - own;
   std::uint32_t bin = 255 - lane * 8;
-  for (std::uint32_t i = 0; i < 7 && before + s.bins[bin] < target; ++i) before += s.bins[bin--];
+  for (std::uint32_t i = 0; i < 7 && before + bins[bin] < target; ++i) before += bins[bin--];
   s.chosen = bin;
   s.chosen_before = before;
 }
 
 struct Threshold {
-  std::uint32_t key;    ///< all keys above are in
-  Weight above;         ///< their weight
+  std::uint32_t key;  ///< all keys above are in
+  Weight above;       ///< their weight
 };
 
 /// The key at which the running weight of keys in falling order reaches `target` (at least 1).
 template <class WeightOf>
-__device__ Threshold find_threshold(Scratch& s, const Keys& keys, bool skip_forced, Weight target, bool counting,
-                                    WeightOf weight_of) {
+__device__ Threshold find_threshold(Scratch& s, const Keys& keys, bool skip_forced, Weight target,
+                                    bool counting, WeightOf weight_of) {
   std::uint32_t prefix = 0, mask = 0;
   Weight above = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
-    for (std::uint32_t i = threadIdx.x; i < 256; i += blockDim.x) s.bins[i] = 0;
+    for (std::uint32_t i = threadIdx.x; i < 256; i += blockDim.x) {
+      if (counting) s.counts[i] = 0;
+      if (!counting) s.bins[i] = 0;
+    }
     __syncthreads();
     for (std::uint32_t page = threadIdx.x; page < keys.pages; page += blockDim.x) {
       const std::uint32_t key = keys.at(page);
       if ((key & mask) == prefix && !(skip_forced && keys.forced(page))) {
-        add_to_bin(s.bins, (key >> shift) & 255, weight_of(key), counting);
+        if (counting) atomicAdd(s.counts + ((key >> shift) & 255), 1U);
+        if (!counting) atomicAdd(s.bins + ((key >> shift) & 255), weight_of(key));
       }
     }
     __syncthreads();
-    if (threadIdx.x < 32) choose_bin(s, target - above);
+    if (threadIdx.x < 32 && counting) choose_bin(s, s.counts, target - above);
+    if (threadIdx.x < 32 && !counting) choose_bin(s, s.bins, target - above);
     __syncthreads();
     prefix |= s.chosen << shift;
     mask |= 255U << shift;
     above += s.chosen_before;
-    __syncthreads();
+    // No barrier here: the next use of `chosen` is two barriers away.
   }
+  __syncthreads();
   return {prefix, above};
 }
 
-/// Writes the chosen pages in ascending order: forced ones, those above the threshold, and the first `equal_places`
-/// of those at it. A warp writes a contiguous run of pages.
-__device__ void write_list(Scratch& s, const Keys& keys, std::uint32_t threshold, std::uint32_t equal_places,
-                           std::uint32_t* list, std::uint32_t* count) {
+/// Writes the chosen pages in ascending order: forced ones, those above the threshold, and the
+/// first `equal_places` of those at it. A warp writes a contiguous run of pages.
+__device__ void write_list(Scratch& s, const Keys& keys, std::uint32_t threshold,
+                           std::uint32_t equal_places, std::uint32_t* list, std::uint32_t* count) {
   const std::uint32_t warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const std::uint32_t run = ((keys.pages + warps - 1) / warps + 31) / 32 * 32;
   const std::uint32_t begin = warp * run;
@@ -125,7 +122,8 @@ __device__ void write_list(Scratch& s, const Keys& keys, std::uint32_t threshold
     const bool always = in && keys.forced(page);
     const std::uint32_t key = in ? keys.at(page) : 0;
     above += static_cast<std::uint32_t>(__popc(__ballot_sync(~0U, always || key > threshold)));
-    equal += static_cast<std::uint32_t>(__popc(__ballot_sync(~0U, in && !always && key == threshold)));
+    equal +=
+        static_cast<std::uint32_t>(__popc(__ballot_sync(~0U, in && !always && key == threshold)));
   }
   if (lane == 0) {
     s.warp_above[warp] = above;
@@ -144,7 +142,8 @@ __device__ void write_list(Scratch& s, const Keys& keys, std::uint32_t threshold
     const bool always = in && keys.forced(page);
     const std::uint32_t key = in ? keys.at(page) : 0;
     const std::uint32_t ties = __ballot_sync(~0U, in && !always && key == threshold);
-    const std::uint32_t rank = equal_before + static_cast<std::uint32_t>(__popc(ties & ((1U << lane) - 1)));
+    const std::uint32_t rank =
+        equal_before + static_cast<std::uint32_t>(__popc(ties & ((1U << lane) - 1)));
     const bool tied_in = in && !always && key == threshold && rank < equal_places;
     const bool taken = always || (in && key > threshold) || tied_in;
     const std::uint32_t all = __ballot_sync(~0U, taken);
@@ -155,7 +154,8 @@ __device__ void write_list(Scratch& s, const Keys& keys, std::uint32_t threshold
   if (warp == warps - 1 && lane == 0) *count = place;
 }
 
-__global__ void __launch_bounds__(kMaxThreads) select_kernel(StepShape shape, SelectParams p, bool in_shared) {
+__global__ void __launch_bounds__(kMaxThreads)
+    select_kernel(StepShape shape, SelectParams p, bool in_shared) {
   extern __shared__ std::uint32_t select_keys[];
   __shared__ Scratch scratch;
   cuda::wait_for_previous_kernel();
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kMaxThreads) select_kernel(StepShape shape, Se
     if (threadIdx.x == 0) p.counts[group] = 0;
     return;
   }
-  Keys keys{p.scores + std::size_t{group} * shape.max_pages, in_shared ? select_keys : nullptr, pages, p.sinks,
-            p.recent > 1 ? p.recent : 1};
+  Keys keys{p.scores + std::size_t{group} * shape.max_pages, in_shared ? select_keys : nullptr,
+            pages, p.sinks, p.recent > 1 ? p.recent : 1};
   if (in_shared) {
     for (std::uint32_t page = threadIdx.x; page < pages; page += blockDim.x) {
       select_keys[page] = key_of(keys.scores[page]);
@@ -183,7 +183,8 @@ __global__ void __launch_bounds__(kMaxThreads) select_kernel(StepShape shape, Se
   }
   if (p.by == SelectBy::kMass && wanted > 0) {
     // Weights in fixed point, so that sums are the same in any order.
-    const float scale = (p.scale != 0.0F ? p.scale : rsqrtf(static_cast<float>(shape.head_dim))) * 1.4426950408889634F;
+    const float scale = (p.scale != 0.0F ? p.scale : rsqrtf(static_cast<float>(shape.head_dim))) *
+                        1.4426950408889634F;
     const auto one = [](std::uint32_t) { return Weight{1}; };
     const Threshold top = find_threshold(scratch, keys, false, 1, true, one);
     const float best = score_of(top.key);
@@ -194,10 +195,12 @@ __global__ void __launch_bounds__(kMaxThreads) select_kernel(StepShape shape, Se
     if (threadIdx.x == 0) scratch.chosen_before = 0;
     __syncthreads();
     Weight own = 0;
-    for (std::uint32_t page = threadIdx.x; page < pages; page += blockDim.x) own += weight(keys.at(page));
+    for (std::uint32_t page = threadIdx.x; page < pages; page += blockDim.x)
+      own += weight(keys.at(page));
     atomicAdd(&scratch.chosen_before, own);
     __syncthreads();
-    const auto target = static_cast<Weight>(static_cast<double>(p.ratio) * static_cast<double>(scratch.chosen_before));
+    const auto target = static_cast<Weight>(static_cast<double>(p.ratio) *
+                                            static_cast<double>(scratch.chosen_before));
     __syncthreads();
     if (target == 0) {
       wanted = 0;
@@ -233,8 +236,10 @@ __global__ void __launch_bounds__(kMaxThreads) select_kernel(StepShape shape, Se
     write_list(scratch, keys, wanted == pages ? 0U : ~0U, 0, list, p.counts + group);
     return;
   }
-  const Threshold at = find_threshold(scratch, keys, true, places, true, [](std::uint32_t) { return Weight{1}; });
-  write_list(scratch, keys, at.key, places - static_cast<std::uint32_t>(at.above), list, p.counts + group);
+  const Threshold at =
+      find_threshold(scratch, keys, true, places, true, [](std::uint32_t) { return Weight{1}; });
+  write_list(scratch, keys, at.key, places - static_cast<std::uint32_t>(at.above), list,
+             p.counts + group);
 }
 
 }  // namespace
@@ -248,10 +253,11 @@ Status select_cuda(const StepShape& shape, const SelectParams& params, void* str
   const bool in_shared = shape.max_pages <= kMaxKeysShared;
   const std::uint32_t shared = in_shared ? shape.max_pages * 4 : 0;
   LEHR_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(select_kernel),
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxKeysShared * 4)));
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(kMaxKeysShared * 4)));
   const std::uint32_t threads = shape.max_pages <= 1024 ? 256 : kMaxThreads;
-  return cuda::launch(select_kernel, dim3(static_cast<unsigned>(shape.groups())), dim3(threads), shared, s,
-                      device.bulk_copy, shape, params, in_shared);
+  return cuda::launch(select_kernel, dim3(static_cast<unsigned>(shape.groups())), dim3(threads),
+                      shared, s, device.bulk_copy, shape, params, in_shared);
 }
 
 }  // namespace lehr::kernels

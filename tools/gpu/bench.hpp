@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
+
+#include <cuda_runtime_api.h>
 
 #include "tests/kernels/cuda/device.hpp"
 
@@ -61,8 +61,8 @@ Spread time_graph(Calls&& calls, int count, int replays = 31) {
 struct Record {
   std::string name, shape, variant;
   double us = 0, low = 0, high = 0;
-  double bytes = 0;     ///< moved at least, of the memory that bounds it
-  double ceiling = 0;   ///< bytes/s of that memory in this run
+  double bytes = 0;    ///< moved at least, of the memory that bounds it
+  double ceiling = 0;  ///< bytes/s of that memory in this run
 };
 
 class Report {
@@ -76,15 +76,17 @@ class Report {
   Report(const Report&) = delete;
   void add(const Record& r) {
     const double rate = r.bytes / (r.us * 1e-6);
-    std::printf("%-22s %-10s %-44s %8.1f us [%.1f-%.1f] %7.0f GB/s %5.1f %%\n", r.name.c_str(), r.shape.c_str(),
-                r.variant.c_str(), r.us, r.low, r.high, rate / 1e9, r.ceiling > 0 ? 100 * rate / r.ceiling : 0.0);
+    std::printf("%-22s %-10s %-44s %8.1f us [%.1f-%.1f] %7.0f GB/s %5.1f %%\n", r.name.c_str(),
+                r.shape.c_str(), r.variant.c_str(), r.us, r.low, r.high, rate / 1e9,
+                r.ceiling > 0 ? 100 * rate / r.ceiling : 0.0);
     std::fflush(stdout);
     if (file_ == nullptr) return;
     std::fprintf(file_,
-                 "{\"name\":\"%s\",\"shape\":\"%s\",\"variant\":\"%s\",\"us\":%.3f,\"us_p10\":%.3f,\"us_p90\":%.3f,"
+                 "{\"name\":\"%s\",\"shape\":\"%s\",\"variant\":\"%s\",\"us\":%.3f,\"us_p10\":%.3f,"
+                 "\"us_p90\":%.3f,"
                  "\"bytes\":%.0f,\"gbps\":%.1f,\"percent_of_ceiling\":%.2f}\n",
-                 r.name.c_str(), r.shape.c_str(), r.variant.c_str(), r.us, r.low, r.high, r.bytes, rate / 1e9,
-                 r.ceiling > 0 ? 100 * rate / r.ceiling : 0.0);
+                 r.name.c_str(), r.shape.c_str(), r.variant.c_str(), r.us, r.low, r.high, r.bytes,
+                 rate / 1e9, r.ceiling > 0 ? 100 * rate / r.ceiling : 0.0);
     std::fflush(file_);
   }
 

@@ -39,7 +39,8 @@ struct Layer {
   DeviceArray<std::uint32_t> lengths;
   DeviceArray<SoftmaxPair> pairs, totals;
 
-  Layer(std::uint32_t sequences, std::uint32_t context, std::uint32_t page_tokens, DType page_format = DType::kF16)
+  Layer(std::uint32_t sequences, std::uint32_t context, std::uint32_t page_tokens,
+        DType page_format = DType::kF16)
       : tokens(context), pages(context / page_tokens), format(page_format) {
     shape.sequences = sequences;
     shape.q_heads = kQHeads;
@@ -56,7 +57,8 @@ struct Layer {
     order.resize(count);
     std::iota(order.begin(), order.end(), 0U);
     Rng rng(11);
-    for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[rng.below(static_cast<std::uint32_t>(i))]);
+    for (std::size_t i = count; i > 1; --i)
+      std::swap(order[i - 1], order[rng.below(static_cast<std::uint32_t>(i))]);
     table = DeviceArray<PageEntry>(count);
     place(0);
     if (format != DType::kF16) convert();
@@ -73,20 +75,26 @@ struct Layer {
     if (pinned != nullptr) (void)cudaFreeHost(pinned);
   }
 
-  std::string name() const { return std::to_string(shape.sequences) + "x" + std::to_string(tokens / 1024) + "K"; }
+  std::string name() const {
+    return std::to_string(shape.sequences) + "x" + std::to_string(tokens / 1024) + "K";
+  }
 
   /// Puts a random share of the pages in pinned host memory.
   void place(double share) {
     if (share > 0 && pinned == nullptr) {
-      must(cudaHostAlloc(reinterpret_cast<void**>(&pinned), entries.size() * pitch, cudaHostAllocDefault), "pinned");
-      must(cudaMemcpy(pinned, pool.get(), entries.size() * pitch, cudaMemcpyDeviceToHost), "copy to host");
+      must(cudaHostAlloc(reinterpret_cast<void**>(&pinned), entries.size() * pitch,
+                         cudaHostAllocDefault),
+           "pinned");
+      must(cudaMemcpy(pinned, pool.get(), entries.size() * pitch, cudaMemcpyDeviceToHost),
+           "copy to host");
     }
     Rng rng(3);
     entries.resize(order.size());
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const bool away = share > 0 && rng.uniform() < share;
       const unsigned char* base = away ? pinned : pool.get();
-      entries[i] = make_entry(reinterpret_cast<std::uint64_t>(base) + std::uint64_t{order[i]} * pitch, away, format);
+      entries[i] = make_entry(
+          reinterpret_cast<std::uint64_t>(base) + std::uint64_t{order[i]} * pitch, away, format);
     }
     table.put(entries);
   }
@@ -102,7 +110,8 @@ struct Layer {
       std::vector<PageEntry> from(n);
       std::vector<std::uint64_t> to(n);
       for (std::size_t i = 0; i < n; ++i) {
-        from[i] = make_entry(reinterpret_cast<std::uint64_t>(source.get()) + i * from_pitch, false, DType::kF16);
+        from[i] = make_entry(reinterpret_cast<std::uint64_t>(source.get()) + i * from_pitch, false,
+                             DType::kF16);
         to[i] = reinterpret_cast<std::uint64_t>(pool.get()) + (first + i) * pitch;
       }
       DeviceArray<PageEntry> f(from);
@@ -133,18 +142,20 @@ struct Layer {
   double page_bytes() const { return stored_page_bytes(format, shape.page_tokens, kDim); }
 };
 
-/// Three disjoint random choices of a share of the pages of each group, so that no call finds the last one's pages in
-/// L2.
+/// Three disjoint random choices of a share of the pages of each group, so that no call finds the
+/// last one's pages in L2.
 struct Choices {
   std::uint32_t count;
   std::vector<DeviceArray<std::uint32_t>> lists, counts;
   Choices(const Layer& l, double share) : count(static_cast<std::uint32_t>(share * l.pages + 0.5)) {
-    std::vector<std::vector<std::uint32_t>> out(3, std::vector<std::uint32_t>(l.shape.groups() * l.pages, 0));
+    std::vector<std::vector<std::uint32_t>> out(
+        3, std::vector<std::uint32_t>(l.shape.groups() * l.pages, 0));
     Rng rng(21);
     std::vector<std::uint32_t> all(l.pages);
     for (std::size_t g = 0; g < l.shape.groups(); ++g) {
       std::iota(all.begin(), all.end(), 0U);
-      for (std::size_t i = l.pages; i > 1; --i) std::swap(all[i - 1], all[rng.below(static_cast<std::uint32_t>(i))]);
+      for (std::size_t i = l.pages; i > 1; --i)
+        std::swap(all[i - 1], all[rng.below(static_cast<std::uint32_t>(i))]);
       for (std::size_t k = 0; k < 3; ++k) {
         const auto at = out[k].begin() + static_cast<std::ptrdiff_t>(g * l.pages);
         std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(k * count), count, at);
@@ -162,7 +173,8 @@ Report* report = nullptr;
 Ceilings ceilings;
 
 std::string described(const AttendTuning& t) {
-  return "stages " + std::to_string(t.stages) + ", CTAs " + std::to_string(t.ctas_per_sm) + (t.programmatic ? ", programmatic" : "");
+  if (t.stages == 0) return t.programmatic ? "programmatic" : "default";
+  return "stages " + std::to_string(t.stages);
 }
 
 Spread time_attend(const Layer& l, const AttendTuning& t, bool with_pairs, const Choices* choices) {
@@ -181,12 +193,17 @@ Spread time_attend(const Layer& l, const AttendTuning& t, bool with_pairs, const
   return time_graph(call, choices != nullptr ? 6 : 4);
 }
 
-void add(const Layer& l, const std::string& name, const std::string& variant, const Spread& s, double pages) {
-  report->add({name, l.name(), variant, s.median, s.low, s.high, pages * l.page_bytes(), ceilings.hbm});
+void add(const Layer& l, const std::string& name, const std::string& variant, const Spread& s,
+         double pages) {
+  report->add(
+      {name, l.name(), variant, s.median, s.low, s.high, pages * l.page_bytes(), ceilings.hbm});
 }
 
 const AttendTuning kTunings[] = {
-    {3, 1}, {4, 1}, {6, 1}, {3, 1, true},
+    {},
+    {4, 1},
+    {6, 1},
+    {0, 1, true},
 };
 
 void dense() {
@@ -204,7 +221,8 @@ void dense() {
   }
   for (const std::uint32_t page : {32U, 64U}) {
     Layer l(32, 8192, page);
-    add(l, "attend dense", "page " + std::to_string(page), time_attend(l, {}, true, nullptr), static_cast<double>(l.entries.size()));
+    add(l, "attend dense", "page " + std::to_string(page), time_attend(l, {}, true, nullptr),
+        static_cast<double>(l.entries.size()));
   }
 }
 
@@ -214,8 +232,10 @@ void selected() {
     for (const double share : {0.3, 0.1}) {
       Choices c(l, share);
       const double pages = static_cast<double>(l.shape.groups()) * c.count;
-      const std::string name = "attend " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %";
-      for (const AttendTuning& t : kTunings) add(l, name, described(t), time_attend(l, t, true, &c), pages);
+      const std::string name =
+          "attend " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %";
+      for (const AttendTuning& t : kTunings)
+        add(l, name, described(t), time_attend(l, t, true, &c), pages);
       add(l, name, "without (m, d)", time_attend(l, {}, false, &c), pages);
     }
   }
@@ -230,12 +250,15 @@ void mixed_residency() {
     const double all = static_cast<double>(l.entries.size());
     const double link_us = away * l.page_bytes() / ceilings.link * 1e6;
     const double hbm_us = (all - away) * l.page_bytes() / ceilings.hbm * 1e6;
-    std::printf("host share %.3f: link alone %.1f us, HBM alone %.1f us at the ceilings\n", away / all, link_us, hbm_us);
-    for (const AttendTuning& t : {AttendTuning{3, 1}, AttendTuning{6, 1}}) {
+    std::printf("host share %.3f: link alone %.1f us, HBM alone %.1f us at the ceilings\n",
+                away / all, link_us, hbm_us);
+    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{6, 1}}) {
       const Spread s = time_attend(l, t, true, nullptr);
       const bool by_link = link_us > hbm_us;
-      report->add({"attend host " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %", l.name(), described(t), s.median, s.low, s.high,
-                   (by_link ? away : all - away) * l.page_bytes(), by_link ? ceilings.link : ceilings.hbm});
+      report->add({"attend host " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %",
+                   l.name(), described(t), s.median, s.low, s.high,
+                   (by_link ? away : all - away) * l.page_bytes(),
+                   by_link ? ceilings.link : ceilings.hbm});
     }
   }
 }
@@ -244,12 +267,14 @@ void e4m3() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
     Layer l(sequences, context, 16, DType::kE4m3);
     const auto pages = static_cast<double>(l.entries.size());
-    for (const AttendTuning& t : {AttendTuning{6, 1}, AttendTuning{8, 1}, AttendTuning{12, 1}, AttendTuning{8, 1, true}}) {
+    for (const AttendTuning& t :
+         {AttendTuning{}, AttendTuning{6, 1}, AttendTuning{12, 1}, AttendTuning{0, 1, true}}) {
       add(l, "attend e4m3", described(t), time_attend(l, t, true, nullptr), pages);
     }
     Choices c(l, 0.3);
-    for (const AttendTuning& t : {AttendTuning{0, 1}, AttendTuning{8, 1}, AttendTuning{0, 1, true}}) {
-      add(l, "attend e4m3 30 %", described(t), time_attend(l, t, true, &c), static_cast<double>(l.shape.groups()) * c.count);
+    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{0, 1, true}}) {
+      add(l, "attend e4m3 30 %", described(t), time_attend(l, t, true, &c),
+          static_cast<double>(l.shape.groups()) * c.count);
     }
   }
 }
@@ -333,22 +358,45 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
   Layer l(sequences, context, 16);
   Step st(l, ratio);
   const double box_bytes = static_cast<double>(l.entries.size()) * 4 * kDim;
-  const double picked = std::ceil(ratio * static_cast<float>(l.pages)) * static_cast<double>(l.shape.groups());
-  const auto part = [&](const std::string& name, const std::string& variant, double bytes, const std::function<void(cudaStream_t)>& f) {
-    const Spread s = time_graph([&](cudaStream_t stream) { for (int i = 0; i < 4; ++i) f(stream); }, 4);
+  const double picked =
+      std::ceil(ratio * static_cast<float>(l.pages)) * static_cast<double>(l.shape.groups());
+  const auto part = [&](const std::string& name, const std::string& variant, double bytes,
+                        const std::function<void(cudaStream_t)>& f) {
+    const Spread s = time_graph(
+        [&](cudaStream_t stream) {
+          for (int i = 0; i < 4; ++i) f(stream);
+        },
+        4);
     report->add({name, l.name(), variant, s.median, s.low, s.high, bytes, ceilings.hbm});
   };
-  part("score", "", box_bytes, [&](cudaStream_t s) { must(score_cuda(l.shape, st.score, s), "score"); });
-  part("select", "", static_cast<double>(l.entries.size()) * 4, [&](cudaStream_t s) { must(select_cuda(l.shape, st.select, s), "select"); });
+  part("score", "", box_bytes,
+       [&](cudaStream_t s) { must(score_cuda(l.shape, st.score, s), "score"); });
+  part("select", "", static_cast<double>(l.entries.size()) * 4,
+       [&](cudaStream_t s) { must(select_cuda(l.shape, st.select, s), "select"); });
   part("score + select", "", box_bytes, [&](cudaStream_t s) { st.score_and_select(s); });
   const double kv = picked * l.page_bytes();
-  const std::pair<const char*, AttendTuning> tunings[] = {{"plain launches", {0, 1}}, {"programmatic attend", {0, 1, true}}, {"programmatic attend, 4 stages", {4, 1, true}}};
+  const std::pair<const char*, AttendTuning> tunings[] = {
+      {"plain launches", {0, 1}},
+      {"programmatic attend", {0, 1, true}},
+      {"programmatic attend, 4 stages", {4, 1, true}}};
   for (const auto& [variant, t] : tunings) {
     test::Workspace w(l.shape);
     part("attend in step", variant, kv, [&](cudaStream_t s) { st.attend(s, t, w); });
-    part("score to attend", variant, kv + box_bytes, [&](cudaStream_t s) { st.score_and_select(s); st.attend(s, t, w); });
-    part("step without resolve", variant, kv + box_bytes, [&](cudaStream_t s) { st.score_and_select(s); st.attend(s, t, w); st.feedback(s); });
-    part("whole step", variant, kv + box_bytes, [&](cudaStream_t s) { st.score_and_select(s); st.resolve(s); st.attend(s, t, w); st.feedback(s); });
+    part("score to attend", variant, kv + box_bytes, [&](cudaStream_t s) {
+      st.score_and_select(s);
+      st.attend(s, t, w);
+    });
+    part("step without resolve", variant, kv + box_bytes, [&](cudaStream_t s) {
+      st.score_and_select(s);
+      st.attend(s, t, w);
+      st.feedback(s);
+    });
+    part("whole step", variant, kv + box_bytes, [&](cudaStream_t s) {
+      st.score_and_select(s);
+      st.resolve(s);
+      st.attend(s, t, w);
+      st.feedback(s);
+    });
   }
 }
 
@@ -369,11 +417,15 @@ int main(int argc, char** argv) {
   Report r(argv[1]);
   report = &r;
   ceilings = measure_ceilings(r);
-  const std::pair<const char*, void (*)()> groups[] = {
-      {"dense", dense}, {"selected", selected}, {"mixed", mixed_residency}, {"e4m3", e4m3}, {"steps", steps}};
+  const std::pair<const char*, void (*)()> groups[] = {{"dense", dense},
+                                                       {"selected", selected},
+                                                       {"mixed", mixed_residency},
+                                                       {"e4m3", e4m3},
+                                                       {"steps", steps}};
   for (const auto& [name, run] : groups) {
     bool wanted = argc == 2;
-    for (int i = 2; i < argc; ++i) wanted = wanted || std::string_view(name).find(argv[i]) != std::string_view::npos;
+    for (int i = 2; i < argc; ++i)
+      wanted = wanted || std::string_view(name).find(argv[i]) != std::string_view::npos;
     if (wanted) run();
   }
   return 0;

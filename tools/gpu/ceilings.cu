@@ -27,8 +27,11 @@ __global__ void random_kernel(__half2* to, std::size_t n, std::uint64_t seed) {
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += step) {
     const std::uint64_t z = Rng::mix(seed + i * 0x9E3779B97F4A7C15ULL);
     // Sums of two uniforms: unit variance, no tables, nothing constant.
-    const auto part = [&](int shift) { return static_cast<float>((z >> shift) & 0xFFFF) * (1.0F / 65536) - 0.5F; };
-    to[i] = __floats2half2_rn((part(0) + part(16)) * 2.4494897F, (part(32) + part(48)) * 2.4494897F);
+    const auto part = [&](int shift) {
+      return static_cast<float>((z >> shift) & 0xFFFF) * (1.0F / 65536) - 0.5F;
+    };
+    to[i] =
+        __floats2half2_rn((part(0) + part(16)) * 2.4494897F, (part(32) + part(48)) * 2.4494897F);
   }
 }
 
@@ -52,15 +55,15 @@ Ceilings measure_ceilings(Report& report) {
       for (const int threads : {256, 512}) {
         const Spread s = time_graph(
             [&](cudaStream_t stream) {
-              read_kernel<8><<<sms * ctas, threads, 0, stream>>>(reinterpret_cast<const uint4*>(memory.get()),
-                                                                bytes / 16, sink.get());
+              read_kernel<8><<<sms * ctas, threads, 0, stream>>>(
+                  reinterpret_cast<const uint4*>(memory.get()), bytes / 16, sink.get());
             },
             1, 7);
         c.hbm = std::max(c.hbm, static_cast<double>(bytes) / (s.median * 1e-6));
       }
     }
-    report.add({"read ceiling", "8 GiB", "HBM, best of 8 grids", static_cast<double>(bytes) / c.hbm * 1e6, 0, 0,
-                static_cast<double>(bytes), c.hbm});
+    report.add({"read ceiling", "8 GiB", "HBM, best of 8 grids",
+                static_cast<double>(bytes) / c.hbm * 1e6, 0, 0, static_cast<double>(bytes), c.hbm});
   }
   {
     const std::size_t bytes = std::size_t{512} << 20;
@@ -70,13 +73,15 @@ Ceilings measure_ceilings(Report& report) {
     for (const int ctas : {1, 2}) {
       const Spread s = time_graph(
           [&](cudaStream_t stream) {
-            read_kernel<8><<<sms * ctas, 512, 0, stream>>>(static_cast<const uint4*>(host), bytes / 16, sink.get());
+            read_kernel<8><<<sms * ctas, 512, 0, stream>>>(static_cast<const uint4*>(host),
+                                                           bytes / 16, sink.get());
           },
           1, 5);
       c.link = std::max(c.link, static_cast<double>(bytes) / (s.median * 1e-6));
     }
-    report.add({"read ceiling", "512 MiB", "pinned host memory, by kernels", static_cast<double>(bytes) / c.link * 1e6, 0, 0,
-                static_cast<double>(bytes), c.link});
+    report.add({"read ceiling", "512 MiB", "pinned host memory, by kernels",
+                static_cast<double>(bytes) / c.link * 1e6, 0, 0, static_cast<double>(bytes),
+                c.link});
     must(cudaFreeHost(host), "free");
   }
   return c;

@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
-/// Asynchronous copies into shared memory and the barriers they complete on. On sm_90 one thread starts a bulk
-/// copy and the barrier counts its bytes; on sm_80 a warp copies 16 bytes a lane and each lane arrives when its
-/// own have landed. Functions with `warp` in the name are called by a whole warp.
+/// Asynchronous copies into shared memory and the barriers they complete on. On sm_90 one thread
+/// starts a bulk copy and the barrier counts its bytes; on sm_80 a warp copies 16 bytes a lane and
+/// each lane arrives when its own have landed. Functions with `warp` in the name are called by a
+/// whole warp.
 namespace lehr::kernels::cuda {
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
@@ -17,9 +18,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* p) {
 #else
 #define LEHR_BULK_COPY 0
 #endif
-
-/// Arrivals that complete a barrier which `begin_fill` and copies fill.
-__device__ __forceinline__ std::uint32_t fill_arrivals() { return LEHR_BULK_COPY ? 1U : 33U; }
+inline constexpr bool kBulkCopy = LEHR_BULK_COPY != 0;
 
 __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_t count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
@@ -28,12 +27,12 @@ __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_
 __device__ __forceinline__ void barrier_init_fence() {
 #if LEHR_BULK_COPY
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
 
 __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
-  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier)
+               : "memory");
 }
 
 /// Waits until the phase of that parity is complete.
@@ -60,7 +59,8 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
 /// One lane announces the bytes that copies will bring; call before any of them starts.
 __device__ __forceinline__ void begin_fill(std::uint32_t barrier, std::uint32_t bytes) {
 #if LEHR_BULK_COPY
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 #else
   barrier_arrive(barrier);
 #endif
@@ -71,31 +71,31 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, std::uint64_t from, 
                                           std::uint32_t barrier, std::uint64_t policy) {
 #if LEHR_BULK_COPY
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 #endif
 }
 
-/// sm_80: the warp copies `bytes`; `end_fill_warp` afterwards.
+/// The warp copies `bytes`; `end_fill_warp` afterwards.
 __device__ __forceinline__ void warp_load(std::uint32_t to, std::uint64_t from, std::uint32_t bytes,
                                           std::uint32_t lane) {
-#if !LEHR_BULK_COPY
-#pragma unroll 1
+#pragma unroll 4
   for (std::uint32_t at = lane * 16; at < bytes; at += 512) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
+                 : "memory");
   }
-#endif
 }
+/// Each lane arrives once its own copies have landed.
 __device__ __forceinline__ void end_fill_warp(std::uint32_t barrier) {
-#if !LEHR_BULK_COPY
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-#endif
 }
 
-/// One lane writes shared memory that a bulk copy filled to global memory; `bulk_store_read` waits until the
-/// shared memory may be overwritten.
-__device__ __forceinline__ void bulk_store(std::uint64_t to, std::uint32_t from, std::uint32_t bytes) {
+/// One lane writes shared memory that a bulk copy filled to global memory; `bulk_store_read` waits
+/// until the shared memory may be overwritten.
+__device__ __forceinline__ void bulk_store(std::uint64_t to, std::uint32_t from,
+                                           std::uint32_t bytes) {
 #if LEHR_BULK_COPY
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
@@ -104,8 +104,12 @@ __device__ __forceinline__ void bulk_store(std::uint64_t to, std::uint32_t from,
 #pragma unroll 1
   for (std::uint32_t at = 0; at < bytes; at += 16) {
     std::uint32_t x, y, z, w;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(from + at));
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + at), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x), "=r"(y), "=r"(z), "=r"(w)
+                 : "r"(from + at));
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to + at), "r"(x), "r"(y), "r"(z),
+                 "r"(w)
+                 : "memory");
   }
 #endif
 }

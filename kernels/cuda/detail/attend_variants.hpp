@@ -13,24 +13,21 @@ struct Variant {
   DType dtype;
   std::uint32_t head_dim, row_tiles;
   void (*kernel)(AttendArgs);
-  std::uint32_t tile_bytes, link_slot_bytes;
+  std::uint32_t tile_bytes;
 };
 
 template <class T, std::uint32_t kDim, std::uint32_t kRowTiles, PageForms kForms>
 Variant variant(DType dtype) {
   using Layout = BlockLayout<kDim, kForms>;
-  return {dtype,
-          kDim,
-          kRowTiles,
-          attend_kernel<T, kDim, kRowTiles, kForms>,
-          (Layout::tile + 127) / 128 * 128,
-          (Layout::link_slot + 127) / 128 * 128};
+  return {dtype, kDim, kRowTiles, attend_kernel<T, kDim, kRowTiles, kForms>,
+          (Layout::tile + 127) / 128 * 128};
 }
 
 template <class T, PageForms kForms>
 std::array<Variant, 5> variants_of(DType dtype) {
-  return {variant<T, 64, 1, kForms>(dtype), variant<T, 64, 2, kForms>(dtype), variant<T, 128, 1, kForms>(dtype),
-          variant<T, 128, 2, kForms>(dtype), variant<T, 256, 1, kForms>(dtype)};
+  return {variant<T, 64, 1, kForms>(dtype), variant<T, 64, 2, kForms>(dtype),
+          variant<T, 128, 1, kForms>(dtype), variant<T, 128, 2, kForms>(dtype),
+          variant<T, 256, 1, kForms>(dtype)};
 }
 
 // One file each, for they take long to compile.

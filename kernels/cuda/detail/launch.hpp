@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <utility>
+
+#include <cuda_runtime_api.h>
 
 #include "kernels/base/result.hpp"
 #include "kernels/cuda/cuda_try.hpp"
@@ -15,9 +15,9 @@ namespace lehr::kernels::cuda {
 struct DeviceFacts {
   int device = 0;
   std::uint32_t sms = 0;
-  std::uint32_t shared_bytes = 0;         ///< a CTA may have at most
+  std::uint32_t shared_bytes = 0;  ///< a CTA may have at most
   std::uint32_t shared_bytes_of_sm = 0;
-  bool bulk_copy = false;                 ///< sm_90 and up
+  bool bulk_copy = false;  ///< sm_90 and up
 };
 Result<DeviceFacts> current_device();
 
@@ -26,8 +26,8 @@ Status check_stream(cudaStream_t stream, const DeviceFacts& device);
 
 /// Launches with the programmatic attribute when asked; capturable.
 template <class... Args>
-Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared, cudaStream_t stream,
-              bool programmatic, std::type_identity_t<Args>... args) {
+Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared,
+              cudaStream_t stream, bool programmatic, std::type_identity_t<Args>... args) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
-
-#include <cmath>
-#include <cstdint>
 
 #include "kernels/page_entry.hpp"
 #include "kernels/shape.hpp"
@@ -26,7 +26,8 @@ __device__ __forceinline__ void store_half(DType type, void* base, std::size_t i
   }
 }
 /// Rounded down (or up): a box never shrinks.
-__device__ __forceinline__ void store_half_outward(DType type, void* base, std::size_t index, float x, bool up) {
+__device__ __forceinline__ void store_half_outward(DType type, void* base, std::size_t index,
+                                                   float x, bool up) {
   if (type == DType::kBf16) {
     static_cast<__nv_bfloat16*>(base)[index] = up ? __float2bfloat16_ru(x) : __float2bfloat16_rd(x);
   } else {
@@ -39,8 +40,9 @@ __device__ __forceinline__ const unsigned char* page_bytes(PageEntry entry) {
 }
 
 /// The device's form of stored_value (quantize.hpp).
-__device__ inline float stored(const unsigned char* page, DType format, std::uint32_t tokens, std::uint32_t dim,
-                               std::uint32_t what, std::uint32_t token, std::uint32_t channel) {
+__device__ inline float stored(const unsigned char* page, DType format, std::uint32_t tokens,
+                               std::uint32_t dim, std::uint32_t what, std::uint32_t token,
+                               std::uint32_t channel) {
   const std::size_t index = (std::size_t{what} * tokens + token) * dim + channel;
   if (format == DType::kF16 || format == DType::kBf16) return load_half(format, page, index);
   const unsigned char* scales = page + std::size_t{2} * tokens * dim;
@@ -51,11 +53,13 @@ __device__ inline float stored(const unsigned char* page, DType format, std::uin
   const std::size_t k_scales = std::size_t{(tokens + 31) / 32} * dim;
   const std::size_t scale = what == 0 ? std::size_t{token / 32} * dim + channel
                                       : k_scales + std::size_t{token} * (dim / 32) + channel / 32;
-  return static_cast<float>(static_cast<signed char>(page[index])) * load_half(DType::kF16, scales, scale);
+  return static_cast<float>(static_cast<signed char>(page[index])) *
+         load_half(DType::kF16, scales, scale);
 }
 
 /// Pages of a sequence, as far as the tables go.
-__device__ __forceinline__ std::uint32_t sequence_pages(const StepShape& shape, const std::uint32_t* lengths,
+__device__ __forceinline__ std::uint32_t sequence_pages(const StepShape& shape,
+                                                        const std::uint32_t* lengths,
                                                         std::uint32_t group) {
   const std::uint32_t n = shape.pages_for(lengths[group / shape.kv_heads]);
   return n < shape.max_pages ? n : shape.max_pages;
