@@ -46,12 +46,13 @@ TEST_CASE("what cannot be opened says what was expected") {
       {"profile = \"abacus\"\n" + std::string(kStep), LEHR_CLASS_NOT_FOUND, "h200-pcie5"},
       {"policy.name = \"magic\"\n" + std::string(kStep), LEHR_CLASS_NOT_FOUND, "lru"},
       {"faults = \"sometimes\"\n" + std::string(kPlacement), LEHR_CLASS_INVALID, "faults"},
-      {"machine = \"host\"\n[geometry]\nlayers = 1\nkv_heads = 1\nhead_dim = 8\n", LEHR_CLASS_INVALID,
-       "capacity.hbm"},
+      {"machine = \"host\"\n[geometry]\nlayers = 1\nkv_heads = 1\nhead_dim = 8\n",
+       LEHR_CLASS_INVALID, "capacity.hbm"},
       {"[geometry]\nlayers = 1\nkv_heads = 1\nhead_dim = 8\n[capacity]\nhbm = \"9 TB\"\n",
        LEHR_CLASS_INVALID, "capacity.hbm"},
       {"[placement]\nblock_bytes = 4096\n", LEHR_CLASS_INVALID, "placement.host"},
-      {"machine = \"host\"\n[placement]\nblock_bytes = 4096\nhost = \"2 pages\"\nnvme = \"2 pages\"\n",
+      {"machine = \"host\"\n[placement]\nblock_bytes = 4096\nhost = \"2 pages\"\nnvme = \"2 "
+       "pages\"\n",
        LEHR_CLASS_INVALID, "nvme.path"},
       {"machine = \"host\"\n[placement]\nblock_bytes = 4096\nhost = \"2 pages\"\nnvme = \"2 "
        "pages\"\n[nvme]\npath = \"/nonexistent/dir\"\n",
@@ -78,7 +79,8 @@ TEST_CASE("two runtimes at once know nothing of each other") {
   request.ns = ns_one;
   const lehr_item item = item_of("k");
   lehr_job job{};
-  REQUIRE(lehr_store_prepare(one, &request, &item, 1, nullptr, nullptr, 0, nullptr, &job) == LEHR_OK);
+  REQUIRE(lehr_store_prepare(one, &request, &item, 1, nullptr, nullptr, 0, nullptr, &job) ==
+          LEHR_OK);
   const lehr_status done = LEHR_OK;
   CHECK(LEHR_STATUS_CLASS(lehr_job_complete(two, job, &done, 1)) == LEHR_CLASS_STALE);
   REQUIRE(lehr_job_complete(one, job, &done, 1) == LEHR_OK);
@@ -151,7 +153,8 @@ TEST_CASE("a selection that cannot be is refused, and the step goes on") {
   lehr_sequence sequence{};
   REQUIRE(lehr_sequence_create(runtime, &desc, 1, &sequence) == LEHR_OK);
   int stream = 0;
-  CHECK(LEHR_STATUS_CLASS(lehr_step_begin(runtime, &sequence, 1, &stream)) == LEHR_CLASS_UNSUPPORTED);
+  CHECK(LEHR_STATUS_CLASS(lehr_step_begin(runtime, &sequence, 1, &stream)) ==
+        LEHR_CLASS_UNSUPPORTED);
   REQUIRE(lehr_step_begin(runtime, &sequence, 1, nullptr) == LEHR_OK);
   const std::uint32_t pages[] = {0, 1};
   const std::uint8_t mass[3] = {8, 16, 24};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <lehr.h>
-
-#include <catch2/catch.hpp>
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include <catch2/catch.hpp>
+#include <lehr.h>
 
 // Small runtimes for tests of the C interface.
 namespace capi_world {
@@ -34,7 +34,8 @@ inline lehr_status try_open(const std::string& config, lehr_runtime& out) {
 }
 
 inline constexpr const char* kStep =
-    "[geometry]\nlayers = 2\nkv_heads = 1\nhead_dim = 8\n[capacity]\nhbm = \"16 pages\"\nhost = \"64 "
+    "[geometry]\nlayers = 2\nkv_heads = 1\nhead_dim = 8\n[capacity]\nhbm = \"16 pages\"\nhost = "
+    "\"64 "
     "pages\"\nnvme = 0\n";
 inline constexpr const char* kPlacement = "[placement]\nblock_bytes = 4096\nhost = \"4 pages\"\n";
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine's use of Lehr, in C11: decode steps on the step level, and its own pools on the placement
- * level. Exits with 1 at the first thing that is not as it should be. */
+/* An engine's use of Lehr, in C11: decode steps on the step level, and its own pools on the
+ * placement level. Exits with 1 at the first thing that is not as it should be. */
 #include <lehr.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,18 +15,18 @@ static void give_up(const char* what, int line, lehr_status status) {
   exit(1);
 }
 
-#define MUST(call)                                            \
-  do {                                                        \
-    const lehr_status status_ = (call);                       \
+#define MUST(call)                                             \
+  do {                                                         \
+    const lehr_status status_ = (call);                        \
     if (status_ != LEHR_OK) give_up(#call, __LINE__, status_); \
   } while (0)
-#define CHECK(what)                                  \
-  do {                                               \
-    if (!(what)) give_up(#what, __LINE__, LEHR_OK);  \
+#define CHECK(what)                                 \
+  do {                                              \
+    if (!(what)) give_up(#what, __LINE__, LEHR_OK); \
   } while (0)
 
-#define ARRAY(type, name, n) \
-  type name[n];              \
+#define ARRAY(type, name, n)    \
+  type name[n];                 \
   memset(name, 0, sizeof name); \
   name[0].struct_size = sizeof(type)
 
@@ -56,8 +56,8 @@ static uint32_t choose(uint64_t tokens, uint32_t step, uint32_t head, uint32_t* 
   return count;
 }
 
-static void decode(lehr_runtime runtime, const lehr_sequence* sequences, size_t count, uint32_t step,
-                   lehr_step_report* report) {
+static void decode(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
+                   uint32_t step, lehr_step_report* report) {
   MUST(lehr_step_begin(runtime, sequences, count, NULL));
   for (uint32_t layer = 0; layer < LAYERS; ++layer) {
     lehr_selection groups[4 * HEADS];
@@ -154,7 +154,8 @@ static void use_step_level(const char* machine) {
   MUST(lehr_link_describe(runtime, 0, &link));
   CHECK(link.name[0] != '\0' && link.peak_bytes_per_second > 0);
   lehr_status statuses[3];
-  CHECK(LEHR_STATUS_CLASS(lehr_sequence_release(runtime, sequences, 3, statuses)) == LEHR_CLASS_STALE);
+  CHECK(LEHR_STATUS_CLASS(lehr_sequence_release(runtime, sequences, 3, statuses)) ==
+        LEHR_CLASS_STALE);
   CHECK(LEHR_STATUS_CLASS(statuses[2]) == LEHR_CLASS_STALE);
   MUST(lehr_close(runtime));
 }
@@ -180,7 +181,8 @@ static void fill_block(uint32_t block, uint32_t seed) {
   for (uint32_t layer = 0; layer < LAYERS; ++layer)
     for (uint32_t part = 0; part < 2; ++part)
       for (uint32_t i = 0; i < PART; ++i)
-        part_of(block, layer, part)[i] = (unsigned char)(seed * 31 + layer * 7 + part * 3 + i * 13 + i / 251);
+        part_of(block, layer, part)[i] =
+            (unsigned char)(seed * 31 + layer * 7 + part * 3 + i * 13 + i / 251);
 }
 
 static int same_block(uint32_t a, uint32_t b) {
@@ -212,8 +214,9 @@ static void wait_by_poll(lehr_runtime runtime, uint64_t caller_id, lehr_job_repo
   }
 }
 
-static void move(lehr_runtime runtime, lehr_namespace ns, lehr_pool pool, int store, uint32_t first_key,
-                 uint32_t first_block, uint32_t count, lehr_item_state* states) {
+static void move(lehr_runtime runtime, lehr_namespace ns, lehr_pool pool, int store,
+                 uint32_t first_key, uint32_t first_block, uint32_t count,
+                 lehr_item_state* states) {
   lehr_item items[8];
   char keys[8][16];
   static uint64_t next_id = 100;
@@ -360,7 +363,8 @@ static void use_as_directory(void) {
   lehr_store_request request = {.struct_size = sizeof request, .ns = ns};
   MUST(lehr_store_prepare(runtime, &request, items, 2, states, evicted, 2, &evicted_count, &job));
   CHECK(evicted_count == 0 && states[0].slot == 0 && states[1].slot == 1);
-  CHECK(LEHR_STATUS_CLASS(lehr_jobs_submit(runtime, &job, 1, NULL, NULL)) == LEHR_CLASS_UNSUPPORTED);
+  CHECK(LEHR_STATUS_CLASS(lehr_jobs_submit(runtime, &job, 1, NULL, NULL)) ==
+        LEHR_CLASS_UNSUPPORTED);
   const lehr_status results[2] = {LEHR_OK, LEHR_MAKE_STATUS(LEHR_CLASS_IO, LEHR_REASON_NO_SPACE)};
   MUST(lehr_job_complete(runtime, job, results, 2));
   lehr_job_report report = {.struct_size = sizeof report};

@@ -13,7 +13,8 @@ TEST_CASE("a forked child is refused, in every call, and the parent goes on") {
   REQUIRE(child >= 0);
   if (child == 0) {
     const auto refused = [](lehr_status status) {
-      return LEHR_STATUS_CLASS(status) == LEHR_CLASS_REFUSED && LEHR_STATUS_REASON(status) == LEHR_REASON_FORKED;
+      return LEHR_STATUS_CLASS(status) == LEHR_CLASS_REFUSED &&
+             LEHR_STATUS_REASON(status) == LEHR_REASON_FORKED;
     };
     auto info = sized<lehr_runtime_info>();
     auto result = sized<lehr_lookup_result>();
