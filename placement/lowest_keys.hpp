@@ -21,6 +21,7 @@ class LowestKeys {
   void clear() {
     keys_.clear();
     heap_.clear();
+    held_.clear();
     covered_ = kLeast;
     size_ = 0;
   }
@@ -38,6 +39,7 @@ class LowestKeys {
     if (key > covered_) return;
     if (heap_.size() > size_ + kSlack) {  // mostly entries out of date
       heap_.clear();
+      held_.clear();
       covered_ = kLeast;
     } else {
       push({key, page});
@@ -50,28 +52,28 @@ class LowestKeys {
     --size_;
   }
 
-  /// The page of lowest key (of equal ones the lowest number) with guard 0, or kNoPage. It stays.
-  PageId lowest(std::span<const std::uint16_t> guard) {
+  /// Guards may have fallen: pages that lowest() passed over are looked at again.
+  void rewind() {
+    for (const Entry& e : held_) push(e);
     held_.clear();
-    PageId found = kNoPage;
+  }
+
+  /// The page of lowest key (of equal ones the lowest number) with guard 0, or kNoPage. It stays.
+  /// Until the next rewind() guards may rise but not fall.
+  PageId lowest(std::span<const std::uint16_t> guard) {
     for (;;) {
       if (heap_.empty()) {
-        if (covered_ == kAbsent) break;
+        if (covered_ == kAbsent) return kNoPage;
         cover(held_.size() + std::max<std::size_t>(kSlack, size_ / 8));
-        held_.clear();
         continue;
       }
       const Entry top = heap_.front();
       const bool held = top.page < guard.size() && guard[top.page] != 0;
-      if (keys_[top.page] == top.key && !held) {
-        found = top.page;
-        break;
-      }
-      if (keys_[top.page] == top.key) held_.push_back(top);
+      const bool current = keys_[top.page] == top.key;
+      if (current && !held) return top.page;
+      if (current) held_.push_back(top);
       pop();
     }
-    for (const Entry& e : held_) push(e);
-    return found;
   }
 
   /// The `count` pages of lowest key, in no particular but a fixed order. O(pages).
@@ -104,6 +106,7 @@ class LowestKeys {
   /// Fills the heap with at least the `count` lowest.
   void cover(std::size_t count) {
     heap_.clear();
+    held_.clear();
     for (PageId p = 0; p < keys_.size(); ++p) {
       if (keys_[p] != kAbsent) heap_.push_back({keys_[p], p});
     }
@@ -120,7 +123,7 @@ class LowestKeys {
 
   std::vector<double> keys_;
   std::vector<Entry> heap_;
-  std::vector<Entry> held_;
+  std::vector<Entry> held_;  ///< passed over since the last rewind()
   double covered_ = kLeast;  ///< every key up to this one is in the heap
   std::uint32_t size_ = 0;
 };

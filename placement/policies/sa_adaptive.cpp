@@ -26,8 +26,9 @@ constexpr std::array kParameters{
                   10},
     ParameterInfo{"cooling", "of the temperature", 0.85, 0.1, 0.999},
     ParameterInfo{"cooling-every", "proposals between coolings", 100, 1, 1e6},
-    ParameterInfo{"patience", "proposals of too small a gain after which annealing stops", 30, 1,
-                  1e6},
+    ParameterInfo{"patience",
+                  "proposals of too small a gain after which annealing stops (30 coolings)", 3000,
+                  1, 1e6},
     ParameterInfo{"least-gain", "what is too small a gain", 0.001, 0, 1},
     ParameterInfo{"proposals", "most proposals a step", 20000, 0, 1e9},
 };
@@ -117,6 +118,7 @@ class Adaptive final : public Policy {
   void decide(const LayerView& view, LayerPlan& plan) override {
     const bool new_step = view.step != step_;
     step_ = view.step;
+    keys_.rewind();
     add_pages(view.filled, {}, view.pages);
     learn(view);
     if (new_step && !cost_.empty()) {
@@ -217,6 +219,7 @@ class Adaptive final : public Policy {
     double predicted = 0;
     for (std::uint32_t l = 0; l < layers_; ++l) predicted += cost_[l].at(misses_[l]);
     schedule_.start_temperature = temperature_ * predicted;
+    schedule_.proposals = std::min<std::uint64_t>(proposals_, 64 * marginal_.size());
     schedule_.seed = context_.seed * 0x9E3779B97F4A7C15ULL + view.step;
     wanted_.clear();
     leaving_.clear();

@@ -26,6 +26,11 @@ constexpr std::array kParameters{
                   0, 4},
     ParameterInfo{"urgent", "1: bursts of misses take promotions along where that is cheap", 1, 0,
                   1},
+    ParameterInfo{"fill", "1: a miss that is kept is kept as it is read; 0: it crosses once more",
+                  1, 0, 1},
+    ParameterInfo{"budget",
+                  "1: promotions under way are limited to what the link brings; 0: they are not", 1,
+                  0, 1},
     ParameterInfo{"price",
                   "quarter powers of the price of a miss in its layer that a page's odds take", 0,
                   0, 4},
@@ -46,12 +51,15 @@ Table::Table(const Parameters& p)
       least_star_(p.at("stream")),
       lead_(p.at("lead")),
       price_(static_cast<int>(p.at("price"))),
+      fill_(p.at("fill") != 0),
+      budget_(p.at("budget") != 0),
       urgent_(p.at("urgent") != 0) {}
 
 void Table::begin(const PolicyContext& context) {
   context_ = context;
   layers_ = std::max(1U, context.layers);
   misses_.assign(layers_, 0);
+  last_misses_.assign(layers_, 0);
   candidates_.assign(layers_, {});
   weight_.assign(layers_, 1);
   burst_.assign(1, 0);
@@ -99,12 +107,18 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   if (new_step) weigh_layers();
   odds_.add(view.filled, view.step);
   odds_.observe(view);
+  keys_.rewind();
   collect_arrivals(view);
   for (const PageId p : view.filled) {
     if (view.pages.in_hbm(p)) keys_.set(p, kUnknown);
   }
   rekey(view);
-  if (new_step) plan_step(view);
+  if (new_step) {
+    plan_step(view);
+    step_reads_ = 0;
+  }
+  step_reads_ += view.selected.size();
+  last_misses_[view.layer] = static_cast<std::uint32_t>(view.missed.size());
 
   std::uint32_t free = view.free_slots;
   while (free < view.must_free && make_room(HUGE_VAL, view, plan)) ++free;
@@ -184,7 +198,11 @@ void Table::install_misses(const LayerView& view, std::uint32_t& free, LayerPlan
     } else if (!make_room(w.key, view, plan)) {
       break;  // the others are wanted even later: read in place
     }
-    plan.install.push_back(w.page);
+    if (fill_) {
+      plan.install.push_back(w.page);
+    } else {
+      plan.promote.push_back({w.page, true});
+    }
     installed_.push_back(w);
   }
 }
@@ -221,7 +239,9 @@ void Table::collect_arrivals(const LayerView& view) {
   }
   pending_.resize(kept);
   link_busy_ = kept > 0 && arrived == 0;
-  if (kept == 0 && arrived >= depth_) {
+  if (!budget_) {
+    depth_ = 1 + view.capacity / 16;
+  } else if (kept == 0 && arrived >= depth_) {
     depth_ = std::min(2 * depth_ + 1, 1 + view.capacity / 16);
   } else if (kept > 0) {
     depth_ = arrived + arrived / 4 + 1;

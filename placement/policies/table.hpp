@@ -46,10 +46,12 @@ class Table : public Policy {
   ReadOdds odds_;
   LowestKeys keys_;  ///< of all pages in HBM
   std::vector<std::vector<Wanted>>
-      candidates_;              ///< by layer: likely pages outside, the likeliest last
-  std::vector<double> misses_;  ///< by layer: recent mean
-  std::vector<MissCost> cost_;  ///< one: of any layer, nothing being hidden
-  bool link_busy_ = false;      ///< background promotions do not get through
+      candidates_;                          ///< by layer: likely pages outside, the likeliest last
+  std::vector<double> misses_;              ///< by layer: recent mean
+  std::vector<MissCost> cost_;              ///< one: of any layer, nothing being hidden
+  std::vector<std::uint32_t> last_misses_;  ///< by layer: in the step before, or this one
+  std::uint64_t step_reads_ = 0;            ///< pages read since the step began, but tails
+  bool link_busy_ = false;                  ///< background promotions do not get through
 
  private:
   void weigh_layers();
@@ -66,6 +68,8 @@ class Table : public Policy {
   double least_star_;
   double lead_;
   int price_;
+  bool fill_;
+  bool budget_;
   bool urgent_;
 
   Step step_ = 0;

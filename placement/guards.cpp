@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "placement/guards.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lehr::placement {
+
+bool MigrationGuard::may_cross(PageId page, Step now, double visits) const {
+  if (state_ != State::kOpen) return false;
+  if (page >= last_crossing_.size() || last_crossing_[page] == 0) return true;
+  if (now + 1 - last_crossing_[page] >= options_.hysteresis_steps) return true;
+  return visits >= options_.pays;
+}
+
+void MigrationGuard::crossed(PageId page, Step now) {
+  if (page >= last_crossing_.size()) {
+    last_crossing_.resize(std::max<std::size_t>(page + std::size_t{1}, 2 * last_crossing_.size()),
+                          0);
+  }
+  last_crossing_[page] = now + 1;
+  unused_.push_back(page);
+  if (unused_.size() > options_.rollback) unused_.pop_front();
+}
+
+void MigrationGuard::used(PageId page) {
+  const auto at = std::find(unused_.begin(), unused_.end(), page);
+  if (at != unused_.end()) unused_.erase(at);
+}
+
+void MigrationGuard::forget(PageId page) {
+  used(page);
+  if (page < last_crossing_.size()) last_crossing_[page] = 0;
+}
+
+void MigrationGuard::step_ended(Step step, Seconds predicted, Seconds taken,
+                                std::uint64_t working_set, std::uint64_t capacity,
+                                std::vector<PageId>& undo) {
+  const bool numbers =
+      std::isfinite(predicted) && std::isfinite(taken) && predicted > 0 && taken > 0;
+  const bool wrong = !numbers || std::abs(predicted - taken) > options_.error_limit * taken;
+  const bool thrashing =
+      static_cast<double>(working_set) > options_.thrash * static_cast<double>(capacity);
+  if (wrong && state_ != State::kRecalibrating) {
+    undo.insert(undo.end(), unused_.rbegin(), unused_.rend());
+    unused_.clear();
+    state_ = State::kRecalibrating;
+    resume_at_ = step + options_.pause_steps;
+    ++pauses_;
+    return;
+  }
+  if (state_ == State::kRecalibrating) {
+    if (wrong) resume_at_ = step + options_.pause_steps;
+    if (step < resume_at_) return;
+  }
+  state_ = thrashing ? State::kThrashing : State::kOpen;
+}
+
+const char* MigrationGuard::reason() const {
+  switch (state_) {
+    case State::kRecalibrating:
+      return "migrations paused: steps took other times than predicted";
+    case State::kThrashing:
+      return "no promotions: the batch reads more in a step than HBM holds";
+    case State::kOpen:
+      break;
+  }
+  return "open";
+}
+
+}  // namespace lehr::placement

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "kernels/base/ids.hpp"
+#include "kernels/base/units.hpp"
+
+namespace lehr::placement {
+
+struct GuardOptions {
+  double error_limit = 0.15;  ///< of the predicted step, against what it took
+  std::uint32_t pause_steps =
+      8;                       ///< without migrations after that, while the prediction recalibrates
+  std::uint32_t rollback = 5;  ///< latest migrations that are undone if nobody has used them
+  std::uint32_t hysteresis_steps = 16;  ///< within which a second crossing has to be paid for
+  double pays = 2;                      ///< visits that pay for a second crossing
+  double thrash = 1.0;  ///< working set against HBM above which moves only push each other out
+};
+
+/// Stops migrations that do harm: when predictions are wrong, when the batch's working set does not
+/// fit, when a page would go to and fro. Knows no clock: steps and their times are told.
+class MigrationGuard {
+ public:
+  enum class State : std::uint8_t { kOpen, kRecalibrating, kThrashing };
+
+  MigrationGuard() : MigrationGuard(GuardOptions{}) {}
+  explicit MigrationGuard(const GuardOptions& options) : options_(options) {}
+
+  /// May this page cross a link now? `visits` are those expected until the window ends.
+  bool may_cross(PageId page, Step now, double visits) const;
+  /// A page was brought into HBM ahead of need.
+  void crossed(PageId page, Step now);
+  /// A page was read. O(rollback).
+  void used(PageId page);
+  /// A page ceased to exist.
+  void forget(PageId page);
+
+  /// The step's verdict. Migrations to undo are appended to `undo`, the latest first. Times that
+  /// are no positive numbers count as a wrong prediction.
+  void step_ended(Step step, Seconds predicted, Seconds taken, std::uint64_t working_set,
+                  std::uint64_t capacity, std::vector<PageId>& undo);
+
+  State state() const { return state_; }
+  /// One line for reports.
+  const char* reason() const;
+  std::uint32_t pauses() const { return pauses_; }
+
+ private:
+  GuardOptions options_;
+  State state_ = State::kOpen;
+  Step resume_at_ = 0;
+  std::uint32_t pauses_ = 0;
+  std::deque<PageId> unused_;        ///< the latest migrations that nobody has used
+  std::vector<Step> last_crossing_;  ///< by page, plus one; 0: never
+};
+
+}  // namespace lehr::placement
