@@ -22,6 +22,7 @@ void Background::layer_ended(Seconds duration, const placement::LinkLoad& used,
     const Bytes take = std::min(left, page_bytes_ - front_done_);
     left -= take;
     front_done_ += take;
+    carried.bytes += take;
     if (front_done_ < page_bytes_) break;
     const PageId page = queue_.front();
     queue_.pop_front();
@@ -31,7 +32,7 @@ void Background::layer_ended(Seconds duration, const placement::LinkLoad& used,
     table_.flags[page] |= kPromotedUnread;
     table_.mark_valid(page, kHbm);
     arrived.push_back(page);
-    carried.add(page_bytes_);
+    ++carried.count;
   }
 }
 

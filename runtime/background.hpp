@@ -20,9 +20,10 @@ class Background {
   /// The slot is reserved already.
   void submit(PageId page);
 
-  /// A layer that took `duration` and moved `used` over the home link has ended: pages whose bytes
-  /// are across are appended to `arrived` (guard and flag cleared, copy valid), their bytes to
-  /// `carried`.
+  /// A layer that took `duration` and moved `used` over the home link has ended: pages whose last
+  /// bytes are across are appended to `arrived` (guard and flag cleared, copy valid). `carried`
+  /// gets the bytes that crossed in this layer, of pages still on their way too, and the number of
+  /// pages that arrived.
   void layer_ended(Seconds duration, const placement::LinkLoad& used, std::vector<PageId>& arrived,
                    placement::LinkLoad& carried);
 

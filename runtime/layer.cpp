@@ -323,6 +323,10 @@ void Runtime::finish(Layer& layer) {
   const std::size_t urgent = layer.arrived.size();
   placement::LinkLoad carried;
   background_.layer_ended(layer.time.total(), layer.load.link[up], layer.arrived, carried);
+  if (carried.bytes > 0) {  // written in HBM as they cross
+    layer.load.hbm_bytes += carried.bytes;
+    layer.time = placement::layer_time(options_.platform, layer.load);
+  }
   layer.report.promoted += layer.arrived.size() - urgent;
   unread_promotions_ += layer.arrived.size();
   for (const PageId page : layer.plan.install) {
