@@ -241,14 +241,6 @@ Result<SchemeTime> scheme_time(const Instance& instance, Scheme scheme, const Wi
                    " steps and a share of " + std::to_string(choice.share) +
                    "; expected at least 1, and 0 to 1");
   }
-  for (const std::uint32_t pinned : instance.pinned) {
-    if (pinned > instance.capacity) {
-      return refused(Reason::kOverBudget, "window scheme: HBM of " +
-                                              std::to_string(instance.capacity) +
-                                              " pages cannot hold the " + std::to_string(pinned) +
-                                              " that are pinned in a tick");
-    }
-  }
   WindowChoice bounded = choice;
   bounded.window = std::min(bounded.window, std::max(1U, instance.ticks() / instance.layers));
   return Play(instance, scheme, bounded, warmup_steps).run();

@@ -17,7 +17,7 @@ constexpr std::array kParameters{
     ParameterInfo{"forget", "weight of what was learnt after a step", 0.995, 0.5, 1},
     ParameterInfo{"prior", "observations that a coarser estimate counts for", 20, 0.1, 1000},
     ParameterInfo{"prefetch", "least odds of a page that is promoted ahead of need; 1: none is",
-                  0.02, 0.001, 1},
+                  0.01, 0.001, 1},
     ParameterInfo{"stream",
                   "odds above which pages that the idle link can bring back count the same", 0.7,
                   0.01, 1},
