@@ -12,7 +12,7 @@ namespace {
 std::span<const ParameterInfo> parameters() {
   static const std::vector<ParameterInfo> all = [] {
     std::vector<ParameterInfo> v(table_parameters().begin(), table_parameters().end());
-    v.push_back({"proposals", "proposals a step, about 30 ns each: the time box", 20000, 0, 1e9});
+    v.push_back({"proposals", "proposals a step, about 30 ns each: the time box", 20000, 0, 1e6});
     v.push_back(
         {"marginal", "share of HBM near the border between staying and leaving", 0.125, 0.001, 1});
     v.push_back({"hysteresis", "share of a page's crossing that a promotion has to gain at least",

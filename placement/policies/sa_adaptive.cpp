@@ -30,7 +30,7 @@ constexpr std::array kParameters{
                   "proposals of too small a gain after which annealing stops (30 coolings)", 3000,
                   1, 1e6},
     ParameterInfo{"least-gain", "what is too small a gain", 0.001, 0, 1},
-    ParameterInfo{"proposals", "most proposals a step", 20000, 0, 1e9},
+    ParameterInfo{"proposals", "most proposals a step", 20000, 0, 1e6},
 };
 
 /// The reads of a page in the last 128 steps, the latest in bit 0.
