@@ -16,6 +16,7 @@ inline constexpr int kExitUsage = 2;    ///< the command line is wrong
 // CLI::RuntimeError.
 void add_replay(CLI::App& app);
 void add_compare(CLI::App& app);
+void add_experiment(CLI::App& app);
 void add_bound(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_cut(CLI::App& app);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
   lehr::tools::add_replay(app);
   lehr::tools::add_inspect(app);
   lehr::tools::add_bound(app);
+  lehr::tools::add_experiment(app);
   lehr::tools::add_profiles(app);
   lehr::tools::add_cut(app);
   try {

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// lehr experiment ablation: all policies on all given traces, capacities, selections and profiles,
+// beside bound and oracle, and the shipped policy with each of its features switched off in turn.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "placement/bounds.hpp"
+#include "placement/oracle.hpp"
+#include "placement/policies/sa_window.hpp"
+#include "runtime/machines/sim.hpp"
+#include "tools/lehr/cmd_experiment.hpp"
+#include "tools/lehr/fail.hpp"
+#include "tools/lehr/parallel.hpp"
+#include "tools/lehr/progress.hpp"
+#include "tools/lehr/report.hpp"
+#include "tools/lehr/table.hpp"
+
+namespace lehr::tools {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kCommand = "experiment ablation";
+
+struct Arguments {
+  std::vector<std::string> traces;
+  std::vector<std::string> hbm = {"5%", "10%", "25%", "50%"};
+  std::vector<std::string> select = {"mass:0.95", "topk:10%"};
+  std::vector<std::string> profiles = {"gh200", "h200-pcie5"};
+  std::uint32_t seeds = 5;
+  std::uint32_t mixed = 8;
+  std::uint32_t stagger = 12;
+  std::uint32_t warmup = 16;
+  bool window = false;
+  std::string json;
+};
+
+/// Who takes part, and as what.
+struct Contestant {
+  std::string label;
+  std::string policy;
+  Parameters parameters;
+  enum class Role { kRival, kOurs, kFeatureOff, kFullKnowledge } role;
+  bool seeded = false;
+};
+
+/// Without full knowledge and not ours: what the best rival of a cell is chosen from.
+bool is_rival(const placement::PolicyDescriptor& d) {
+  const std::string_view name = d.name;
+  return !d.traits.needs_future && !d.traits.unlimited && name != "table" && name != "sa" &&
+         name != "sa-adaptive";
+}
+
+std::vector<Contestant> contestants() {
+  std::vector<Contestant> out;
+  using Role = Contestant::Role;
+  for (const placement::PolicyDescriptor* d : placement::policies()) {
+    if (d->traits.unlimited) continue;
+    const std::string_view name = d->name;
+    const Role role = d->traits.needs_future ? Role::kFullKnowledge
+                      : is_rival(*d)         ? Role::kRival
+                                             : Role::kOurs;
+    out.push_back(
+        {d->traits.needs_future ? fmt::format("{} (full knowledge)", name) : std::string(name),
+         std::string(name),
+         {},
+         role,
+         name == "sa" || name == "sa-adaptive"});
+  }
+  const auto without = [&](const char* label, Parameters parameters) {
+    out.push_back({fmt::format("table without {}", label), "table", std::move(parameters),
+                   Role::kFeatureOff, false});
+  };
+  without("prefetch", {{"prefetch", 1}});
+  without("urgent promotions", {{"urgent", 0}});
+  without("streaming", {{"stream", 1}});
+  without("importance (mass)", {{"mass", 0}});
+  without("company (neighbours, layers)", {{"company", 0}});
+  without("order of ticks", {{"order", 0}});
+  without("fill on read", {{"fill", 0}});
+  without("budget of promotions", {{"budget", 0}});
+  without("all of these but fill", {{"prefetch", 1}, {"mass", 0}, {"company", 0}, {"order", 0}});
+  return out;
+}
+
+struct Figures {
+  double misses = 0;
+  double reads = 0;
+  std::vector<double> seconds;  ///< by seed
+};
+
+struct Cell {
+  std::string trace, select, hbm, profile;
+  std::vector<Figures> by;  ///< by contestant
+  double bound = 0;
+  double oracle = 0;
+  std::optional<Error> failed;
+  std::optional<placement::WindowPlan> window;
+};
+
+double mean(const std::vector<double>& v) {
+  double sum = 0;
+  for (const double x : v) sum += x;
+  return v.empty() ? 0 : sum / static_cast<double>(v.size());
+}
+
+void play(Cell& cell, const Prepared& prepared, const Arguments& arguments,
+          const std::vector<Contestant>& all, std::size_t job) {
+  const auto options = prepared.at(cell.hbm);
+  if (!options) {
+    cell.failed = options.error();
+    return;
+  }
+  if (job == all.size()) {
+    const auto instance = runtime::replay_instance(prepared.workload, *options);
+    if (!instance) {
+      cell.failed = instance.error();
+      return;
+    }
+    placement::BoundOptions bound_options;
+    bound_options.warmup_steps = arguments.warmup;
+    const auto bound = placement::lower_bound(*instance, bound_options);
+    placement::OracleOptions oracle_options;
+    oracle_options.warmup_steps = arguments.warmup;
+    const auto oracle = placement::oracle_plan(*instance, oracle_options);
+    if (!bound || !oracle) {
+      cell.failed = bound ? oracle.error() : bound.error();
+      return;
+    }
+    cell.bound = bound->best.without_warmup;
+    cell.oracle = oracle->predicted.without_warmup;
+    if (!arguments.window) return;
+    placement::WindowOptions window_options;
+    window_options.warmup_steps = arguments.warmup;
+    window_options.most = 24;
+    if (auto plan = placement::anneal_window(*instance, window_options)) cell.window = *plan;
+    return;
+  }
+  const Contestant& c = all[job];
+  for (std::uint32_t seed = 0; seed < (c.seeded ? arguments.seeds : 1); ++seed) {
+    runtime::ReplayOptions own = *options;
+    own.runtime.policy = c.policy;
+    own.runtime.policy_parameters = c.parameters;
+    own.runtime.seed = seed + 1;
+    own.warmup_steps = arguments.warmup;
+    const auto result = runtime::replay(prepared.workload, own, runtime::make_sim_machine());
+    if (!result) {
+      cell.failed = result.error();
+      return;
+    }
+    Figures& f = cell.by[job];
+    f.misses += static_cast<double>(result->warm.misses);
+    f.reads += static_cast<double>(result->warm.reads);
+    f.seconds.push_back(result->warm.total);
+  }
+}
+
+/// The least of the rivals in a cell, by misses and by time.
+struct Best {
+  double misses = 1e300;
+  double seconds = 1e300;
+};
+Best best_rival(const Cell& cell, const std::vector<Contestant>& all) {
+  Best best;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].role != Contestant::Role::kRival) continue;
+    best.misses = std::min(best.misses, cell.by[i].misses / cell.by[i].reads);
+    best.seconds = std::min(best.seconds, mean(cell.by[i].seconds));
+  }
+  return best;
+}
+
+std::string percent(double share) { return fmt::format("{:+.1f}%", share * 100); }
+
+std::string summary(const std::vector<Cell>& cells, const std::vector<Contestant>& all,
+                    ordered_json& json) {
+  std::string text;
+  std::map<std::pair<std::string, std::string>, std::vector<const Cell*>> parts;
+  std::vector<std::pair<std::string, std::string>> order;
+  for (const Cell& c : cells) {
+    auto& part = parts[{c.hbm, c.profile}];
+    if (part.empty()) order.emplace_back(c.hbm, c.profile);
+    part.push_back(&c);
+  }
+  std::size_t least = all.size();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].policy == "min") least = i;
+  }
+  for (const auto& key : order) {
+    const auto& part = parts[key];
+    Table table({"policy", "misses", "closed to min", "over bound", "over oracle",
+                 "over best rival", "worst cell", "closed to oracle", "cells lost", "seeds"});
+    ordered_json rows;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      double misses = 0, over_bound = 0, over_oracle = 0, over_rival = 0, worst = 0,
+             rival_misses = 0, min_misses = 0;
+      double rival_seconds = 0, own_seconds = 0, oracle_seconds = 0, spread = 0;
+      int lost = 0;
+      for (const Cell* c : part) {
+        const Best best = best_rival(*c, all);
+        const Figures& f = c->by[i];
+        const double seconds = mean(f.seconds);
+        misses += f.misses / f.reads;
+        rival_misses += best.misses;
+        if (least < all.size()) min_misses += c->by[least].misses / c->by[least].reads;
+        over_bound += seconds / c->bound - 1;
+        over_oracle += seconds / c->oracle - 1;
+        const double ratio = seconds / best.seconds - 1;
+        over_rival += ratio;
+        worst = std::max(worst, ratio);
+        lost += ratio > 0.01 ? 1 : 0;
+        rival_seconds += best.seconds;
+        own_seconds += seconds;
+        oracle_seconds += c->oracle;
+        const auto [low, high] = std::minmax_element(f.seconds.begin(), f.seconds.end());
+        spread = std::max(spread, (*high - *low) / seconds);
+      }
+      const auto n = static_cast<double>(part.size());
+      const double closed =
+          rival_misses > min_misses ? (rival_misses - misses) / (rival_misses - min_misses) : 0;
+      const double closed_time =
+          rival_seconds > oracle_seconds
+              ? (rival_seconds - own_seconds) / (rival_seconds - oracle_seconds)
+              : 0;
+      table.add({all[i].label, fmt::format("{:.4f}", misses / n), percent(closed),
+                 percent(over_bound / n), percent(over_oracle / n), percent(over_rival / n),
+                 percent(worst), percent(closed_time), fmt::format("{}/{}", lost, part.size()),
+                 all[i].seeded ? fmt::format("+-{:.2f}%", spread * 50) : std::string("-")});
+      rows.push_back({{"policy", all[i].label},
+                      {"misses", misses / n},
+                      {"closed_to_min", closed},
+                      {"over_bound", over_bound / n},
+                      {"over_oracle", over_oracle / n},
+                      {"over_best_rival", over_rival / n},
+                      {"worst_cell", worst},
+                      {"closed_to_oracle", closed_time},
+                      {"cells_above_one_percent", lost},
+                      {"largest_spread_of_seeds", spread}});
+    }
+    text += fmt::format("\nHBM {}, {}: {} cells, means; times predicted, without the warm-up\n{}",
+                        key.first, key.second, part.size(), table.text());
+    json.push_back(
+        {{"hbm", key.first}, {"profile", key.second}, {"cells", part.size()}, {"rows", rows}});
+  }
+  return text;
+}
+
+ordered_json cell_json(const Cell& cell, const std::vector<Contestant>& all) {
+  ordered_json out{
+      {"trace", cell.trace},     {"select", cell.select},       {"hbm", cell.hbm},
+      {"profile", cell.profile}, {"bound_seconds", cell.bound}, {"oracle_seconds", cell.oracle}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    out["policies"].push_back({{"policy", all[i].label},
+                               {"misses", cell.by[i].misses / cell.by[i].reads},
+                               {"seconds", cell.by[i].seconds}});
+  }
+  if (cell.window) {
+    out["sa_window"] = {
+        {"seconds", cell.window->time.without_warmup},
+        {"misses", static_cast<double>(cell.window->time.misses) /
+                       static_cast<double>(std::max<std::uint64_t>(1, cell.window->time.visits))},
+        {"window", cell.window->choice.window},
+        {"share", cell.window->choice.share},
+        {"full_knowledge", true}};
+  }
+  return out;
+}
+
+/// One trace (or the mixed batch of all) under one rule and profile.
+struct Batch {
+  std::string name;
+  ReplayArguments replay;
+};
+
+std::vector<Batch> batches(const Arguments& arguments) {
+  std::vector<Batch> out;
+  const auto add = [&](std::string name, const std::vector<std::string>& traces,
+                       std::uint32_t sequences) {
+    for (const std::string& select : arguments.select) {
+      for (const std::string& profile : arguments.profiles) {
+        Batch b{name, {}};
+        b.replay.traces = traces;
+        b.replay.select = select;
+        b.replay.profile = profile;
+        b.replay.sequences = sequences;
+        b.replay.stagger = sequences > 1 ? arguments.stagger : 0;
+        b.replay.warmup = arguments.warmup;
+        out.push_back(std::move(b));
+      }
+    }
+  };
+  for (const std::string& trace : arguments.traces) {
+    const std::size_t slash = trace.find_last_of('/');
+    const std::string file = trace.substr(slash == std::string::npos ? 0 : slash + 1);
+    add(file.substr(0, file.find('.')), {trace}, 1);
+  }
+  if (arguments.mixed > 1)
+    add(fmt::format("mixed-{}", arguments.mixed), arguments.traces, arguments.mixed);
+  return out;
+}
+
+void run(const Arguments& arguments) {
+  const std::vector<Contestant> all = contestants();
+  std::vector<Cell> cells;
+  ordered_json report{{"schema", kReportSchema},
+                      {"lehr", LEHR_BUILD_VERSION},
+                      {"experiment", "ablation"},
+                      {"seeds", arguments.seeds},
+                      {"warmup_steps", arguments.warmup}};
+  std::vector<std::string> notes;
+  const std::vector<Batch> work = batches(arguments);
+  ProgressBar bar("ablation");
+  for (std::size_t b = 0; b < work.size(); ++b) {
+    auto prepared = prepare(work[b].replay, {});
+    if (!prepared &&
+        work[b].replay.traces.size() > 1) {  // traces of different shapes make no batch
+      notes.push_back(fmt::format("no mixed batch: {}", prepared.error().what));
+      continue;
+    }
+    if (!prepared) fail(kCommand, prepared.error());
+    const std::size_t first = cells.size();
+    for (const std::string& hbm : arguments.hbm) {
+      Cell cell{work[b].name, work[b].replay.select, hbm, work[b].replay.profile, {}, 0, 0, {}, {}};
+      cell.by.resize(all.size());
+      cells.push_back(std::move(cell));
+    }
+    const std::size_t jobs = all.size() + 1;
+    parallel(
+        arguments.hbm.size() * jobs,
+        [&](std::size_t i) {
+          // Bound and oracle first: they take longest.
+          play(cells[first + i / jobs], **prepared, arguments, all, jobs - 1 - i % jobs);
+        },
+        [&](double share) {
+          bar.show((static_cast<double>(b) + share) / static_cast<double>(work.size()));
+        });
+    for (std::size_t i = first; i < cells.size(); ++i) {
+      if (cells[i].failed) fail(kCommand, *cells[i].failed);
+    }
+  }
+  ordered_json parts;
+  const std::string text = summary(cells, all, parts);
+  report["summary"] = std::move(parts);
+  for (const Cell& cell : cells) report["cells"].push_back(cell_json(cell, all));
+  report["notes"] = notes;
+  if (arguments.json != "-") {
+    for (const std::string& note : notes) fmt::print("note: {}\n", note);
+    fmt::print("{}", text);
+    if (arguments.window) {
+      double window = 0, oracle = 0;
+      for (const Cell& c : cells) {
+        if (!c.window) continue;
+        window += c.window->time.without_warmup;
+        oracle += c.oracle;
+      }
+      if (oracle > 0) {
+        fmt::print(
+            "\nsa-window (full knowledge, an upper estimate and no bound): {} over oracle, all "
+            "cells\n",
+            percent(window / oracle - 1));
+      }
+    }
+  }
+  if (!arguments.json.empty()) take(kCommand, write_json(arguments.json, report));
+}
+
+}  // namespace
+
+void add_ablation(CLI::App& experiments) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App& command = *experiments.add_subcommand(
+      "ablation", "Every policy against bound and oracle, and features switched off in turn");
+  command.add_option("traces", arguments->traces, "Attention traces")->required();
+  command.add_option("--hbm", arguments->hbm, "Capacities")->delimiter(',');
+  command.add_option("--select", arguments->select, "Selection rules")->delimiter(',');
+  command.add_option("--profiles", arguments->profiles, "Platform profiles")->delimiter(',');
+  command.add_option("--seeds", arguments->seeds, "Seeds of what draws")
+      ->check(CLI::Range(1U, 100U));
+  command.add_option("--mixed", arguments->mixed, "Sequences of a batch of all traces; 0: none")
+      ->check(CLI::Range(0U, 256U));
+  command.add_option("--stagger", arguments->stagger,
+                     "Steps between the starts of that batch's sequences");
+  command.add_option("--warmup", arguments->warmup, "Steps left out of the figures");
+  command.add_flag("--window", arguments->window,
+                   "Also anneal the published window scheme (full knowledge; slow)");
+  command.add_option("--json", arguments->json,
+                     "Write the report as JSON to this file (- for standard output)");
+  command.callback([arguments] { run(*arguments); });
+}
+
+}  // namespace lehr::tools
