@@ -34,7 +34,7 @@ struct Arguments {
   std::vector<std::string> select = {"mass:0.95", "topk:10%"};
   std::vector<std::string> profiles = {"gh200", "h200-pcie5"};
   std::uint32_t seeds = 5;
-  std::uint32_t mixed = 8;
+  std::uint32_t mixed = 0;
   std::uint32_t stagger = 12;
   std::uint32_t warmup = 16;
   bool window = false;
@@ -272,13 +272,32 @@ ordered_json cell_json(const Cell& cell, const std::vector<Contestant>& all) {
   return out;
 }
 
+/// The traces that can share a batch with the first; the others are named in a note.
+std::vector<std::string> of_one_shape(const std::vector<std::string>& traces,
+                                      std::vector<std::string>& notes) {
+  std::vector<std::string> out;
+  std::optional<KvGeometry> first;
+  for (const std::string& file : traces) {
+    const auto trace = take(kCommand, formats::AttentionTrace::open(file));
+    const KvGeometry g = trace.geometry();
+    if (!first) first = g;
+    if (g.layers == first->layers && g.kv_heads == first->kv_heads &&
+        g.page_tokens == first->page_tokens && g.page_bytes() == first->page_bytes()) {
+      out.push_back(file);
+    } else {
+      notes.push_back(fmt::format("{}: of another shape, not in the mixed batch", file));
+    }
+  }
+  return out;
+}
+
 /// One trace (or the mixed batch of all) under one rule and profile.
 struct Batch {
   std::string name;
   ReplayArguments replay;
 };
 
-std::vector<Batch> batches(const Arguments& arguments) {
+std::vector<Batch> batches(const Arguments& arguments, std::vector<std::string>& notes) {
   std::vector<Batch> out;
   const auto add = [&](std::string name, const std::vector<std::string>& traces,
                        std::uint32_t sequences) {
@@ -300,8 +319,10 @@ std::vector<Batch> batches(const Arguments& arguments) {
     const std::string file = trace.substr(slash == std::string::npos ? 0 : slash + 1);
     add(file.substr(0, file.find('.')), {trace}, 1);
   }
-  if (arguments.mixed > 1)
-    add(fmt::format("mixed-{}", arguments.mixed), arguments.traces, arguments.mixed);
+  if (arguments.mixed > 1) {
+    add(fmt::format("mixed-{}", arguments.mixed), of_one_shape(arguments.traces, notes),
+        arguments.mixed);
+  }
   return out;
 }
 
@@ -314,15 +335,10 @@ void run(const Arguments& arguments) {
                       {"seeds", arguments.seeds},
                       {"warmup_steps", arguments.warmup}};
   std::vector<std::string> notes;
-  const std::vector<Batch> work = batches(arguments);
+  const std::vector<Batch> work = batches(arguments, notes);
   ProgressBar bar("ablation");
   for (std::size_t b = 0; b < work.size(); ++b) {
     auto prepared = prepare(work[b].replay, {});
-    if (!prepared &&
-        work[b].replay.traces.size() > 1) {  // traces of different shapes make no batch
-      notes.push_back(fmt::format("no mixed batch: {}", prepared.error().what));
-      continue;
-    }
     if (!prepared) fail(kCommand, prepared.error());
     const std::size_t first = cells.size();
     for (const std::string& hbm : arguments.hbm) {
@@ -382,7 +398,9 @@ void add_ablation(CLI::App& experiments) {
   command.add_option("--profiles", arguments->profiles, "Platform profiles")->delimiter(',');
   command.add_option("--seeds", arguments->seeds, "Seeds of what draws")
       ->check(CLI::Range(1U, 100U));
-  command.add_option("--mixed", arguments->mixed, "Sequences of a batch of all traces; 0: none")
+  command
+      .add_option("--mixed", arguments->mixed,
+                  "Sequences of one more batch, of all traces in turn (slow); 0: none")
       ->check(CLI::Range(0U, 256U));
   command.add_option("--stagger", arguments->stagger,
                      "Steps between the starts of that batch's sequences");
