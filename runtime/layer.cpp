@@ -322,7 +322,10 @@ void Runtime::finish(Layer& layer) {
   }
   const std::size_t urgent = layer.arrived.size();
   placement::LinkLoad carried;
-  background_.layer_ended(layer.time.total(), layer.load.link[up], layer.arrived, carried);
+  // Only the part of the layer in which data moves: control and stalls hide nothing in the machine
+  // model.
+  background_.layer_ended(std::max(layer.time.under_compute(), layer.time.links),
+                          layer.load.link[up], layer.arrived, carried);
   if (carried.bytes > 0) {  // written in HBM as they cross
     layer.load.hbm_bytes += carried.bytes;
     layer.time = placement::layer_time(options_.platform, layer.load);

@@ -160,7 +160,9 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
     for (std::uint32_t b = 0; b < g.pages_for(info.prompt_tokens); ++b) open_block(s);
     ids.push_back(id);
   }
-  place_prompts(ids);
+  std::vector<PageOp> ops;
+  place_blocks(ids, 0, ops);
+  if (moves_bytes_) LEHR_TRY(machine_->set_up(ops));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const Sequence& s = *sequences_[ids[i]];
     std::vector<PageId> pages;
@@ -175,14 +177,14 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
   return ids;
 }
 
-/// The fixed starting point of a replay: home copies of full pages, then HBM by position
-/// descending, layer, KV head.
-void Runtime::place_prompts(std::span<const SequenceId> ids) {
+/// The fixed starting point of a replay, for the blocks from `first` on: home copies of full pages,
+/// then HBM by position descending, layer, KV head.
+void Runtime::place_blocks(std::span<const SequenceId> ids, std::size_t first,
+                           std::vector<PageOp>& ops) {
   const KvGeometry& g = options_.geometry;
-  std::vector<PageOp> ops;
   std::size_t longest = 0;
   for (const SequenceId id : ids) longest = std::max(longest, sequences_[id]->blocks.size());
-  for (std::size_t b = longest; b-- > 0;) {
+  for (std::size_t b = longest; b-- > first;) {
     for (std::uint32_t group = 0; group < g.groups(); ++group) {
       for (const SequenceId id : ids) {
         Sequence& s = *sequences_[id];
@@ -199,17 +201,69 @@ void Runtime::place_prompts(std::span<const SequenceId> ids) {
           table_.flags[page] |= kTail;
           ++table_.guard[page];
         }
-        if (moves_bytes_) {
-          ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
-                         table_.slot[kHbm][page], table_.slot[kHbm][page]});
-        }
+        ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
+                       table_.slot[kHbm][page], table_.slot[kHbm][page]});
       }
     }
   }
-  if (moves_bytes_) {
-    const Status done = machine_->set_up(ops);
-    LEHR_CHECK(1, done.has_value());
+}
+
+/// A tail that an append wrote into: its contents are another version now.
+void Runtime::fill_tail(PageId page, std::vector<PageOp>& ops) {
+  ++table_.version[page];
+  home_.release(page);  // a copy from a suspension is out of date
+  const bool here = resident(table_.residency[page], kHbm);
+  if (here) {
+    ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
+                   table_.slot[kHbm][page], table_.slot[kHbm][page]});
   }
+}
+
+Status Runtime::append(SequenceId id, std::uint64_t tokens) {
+  if (in_step_) return invalid("tokens cannot be appended inside a step");
+  Sequence* s = find(id);
+  if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
+  if (s->suspended) return invalid(fmt::format("sequence {} is suspended", id));
+  if (tokens == 0) return {};
+  const KvGeometry& g = options_.geometry;
+  const std::uint64_t most = std::uint64_t{kNoPage} * g.page_tokens;
+  if (tokens > most - std::min(s->tokens, most))
+    return invalid("tokens: more than there can be pages", Reason::kOutOfRange);
+  const std::uint64_t full = (s->tokens + tokens) / g.page_tokens - s->tokens / g.page_tokens;
+  std::uint64_t room = 0;
+  for (std::size_t t = 1; t < options_.tier_pages.size(); ++t) {
+    room += table_.slots(static_cast<TierId>(t)).available();
+  }
+  if (full * g.groups() > room) {
+    return refused(Reason::kNoSpace,
+                   fmt::format("{} pages for {} free pages below HBM", full * g.groups(), room));
+  }
+  const bool partial = s->tokens % g.page_tokens != 0;
+  if (partial && table_.block_refs(s->blocks.back()) > 1) own_tail(*s);
+  const std::size_t before = s->blocks.size();
+  s->tokens += tokens;
+  while (s->blocks.size() < g.pages_for(s->tokens)) open_block(*s);
+  std::vector<PageOp> ops;
+  std::vector<PageId> filled;
+  for (std::uint32_t group = 0; partial && group < g.groups(); ++group) {
+    const PageId page = s->blocks[before - 1] + group * PageTable::kRun;
+    fill_tail(page, ops);
+    if (before * g.page_tokens > s->tokens) continue;  // still a tail
+    const Status placed = home_.place(page, moves_bytes_ ? &ops : nullptr);
+    LEHR_CHECK(1, placed.has_value());
+    if ((table_.flags[page] & kTail) != 0) --table_.guard[page];
+    table_.flags[page] &= static_cast<std::uint8_t>(~kTail);
+    filled.push_back(page);
+  }
+  place_blocks({&id, 1}, before, ops);
+  for (std::size_t b = before; b < s->tokens / g.page_tokens; ++b) {
+    for (std::uint32_t group = 0; group < g.groups(); ++group)
+      filled.push_back(s->blocks[b] + group * PageTable::kRun);
+  }
+  totals_.link[options_.platform.link(kHbm, home_.home())].add(
+      page_bytes_, static_cast<std::uint32_t>(filled.size()));
+  policy_->add_pages(filled, {}, table_.columns());
+  return moves_bytes_ ? machine_->set_up(ops) : Status{};
 }
 
 Result<SequenceId> Runtime::fork(SequenceId parent) {
@@ -233,22 +287,20 @@ Result<SequenceId> Runtime::fork(SequenceId parent) {
 
 /// Writing into a shared partial tail: the writer gets its own (copy on write). The copy happens in
 /// HBM, layer by layer, when the step opens the new tail.
-Status Runtime::own_tail(Sequence& s) {
+void Runtime::own_tail(Sequence& s) {
   const PageId shared = s.blocks.back();
   s.blocks.pop_back();
   open_block(s);
   (void)table_.unshare_block(shared);
-  return {};
 }
 
-Status Runtime::append_token(Sequence& s) {
+void Runtime::append_token(Sequence& s) {
   if (s.tokens % options_.geometry.page_tokens == 0) {
     open_block(s);
   } else if (table_.block_refs(s.blocks.back()) > 1) {
-    LEHR_TRY(own_tail(s));
+    own_tail(s);
   }
   ++s.tokens;
-  return {};
 }
 
 void Runtime::free_block(PageId base) {
@@ -368,7 +420,7 @@ Status Runtime::begin_step(std::span<const SequenceId> sequences) {
     }
   }
   batch_.assign(sequences.begin(), sequences.end());
-  for (const SequenceId id : batch_) LEHR_TRY(append_token(*sequences_[id]));
+  for (const SequenceId id : batch_) append_token(*sequences_[id]);
   current_ = {};
   in_step_ = true;
   next_layer_ = 0;

@@ -95,6 +95,11 @@ class Runtime {
   /// head, sequence.
   Result<std::vector<SequenceId>> create_sequences(std::span<const SequenceInfo> infos);
 
+  /// `tokens` more that were computed elsewhere (a prefill chunk): full pages get their home copy
+  /// (bytes that cross are added to totals(), in no step), and HBM as far as it has room, as for a
+  /// prompt.
+  Status append(SequenceId sequence, std::uint64_t tokens);
+
   /// The pages of a fork are shared; nothing is copied until one of the two writes into a shared
   /// tail.
   Result<SequenceId> fork(SequenceId parent);
@@ -114,6 +119,7 @@ class Runtime {
 
   Step step() const { return step_; }
   bool in_step() const { return in_step_; }
+  /// All steps, and what suspending and appending moved between them.
   const StepReport& totals() const { return totals_; }
   const RuntimeOptions& options() const { return options_; }
   const PageTable& table() const { return table_; }
@@ -132,9 +138,10 @@ class Runtime {
   Status check_room(std::span<const SequenceInfo> infos) const;
   void open_block(Sequence& sequence);
   void free_block(PageId base);
-  Status append_token(Sequence& sequence);
-  Status own_tail(Sequence& sequence);
-  void place_prompts(std::span<const SequenceId> ids);
+  void append_token(Sequence& sequence);
+  void own_tail(Sequence& sequence);
+  void place_blocks(std::span<const SequenceId> ids, std::size_t first, std::vector<PageOp>& ops);
+  void fill_tail(PageId page, std::vector<PageOp>& ops);
 
   // The layer, in the order in which it happens (layer.cpp).
   struct Layer;

@@ -319,6 +319,17 @@ LEHR_API lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_seque
                                           size_t count, lehr_sequence* out);
 
 /*
+ * Appends tokens that were computed elsewhere (prefill chunks) to sequences: tokens[i] to the i-th.
+ * Pages that they fill get a copy on the home tier, and HBM as far as it has room; lehr_step_totals
+ * counts the bytes. Thread: serial. Stream: none. Blocks: on host, while pages are written. Errors:
+ * INVALID inside a step or of a suspended sequence; NO_SPACE below HBM. Since: 0.1. Stability:
+ * stable.
+ */
+LEHR_API lehr_status lehr_sequence_append(lehr_runtime runtime, const lehr_sequence* sequences,
+                                          const uint64_t* tokens, size_t count,
+                                          lehr_status* statuses);
+
+/*
  * Forks sequences: the pages of each are shared and nothing is copied until one of the two writes
  * to a shared tail.
  * Thread: serial. Stream: none. Blocks: no.

@@ -156,6 +156,12 @@ std::map<std::string, Row> rows() {
                                return lehr_sequence_fork(c.h.runtime, c.plain(s), 1, c.plain(child),
                                                          nullptr);
                              }};
+  t["lehr_sequence_append"] = {true, "sequence", false, true, [](const Caller& c) {
+                                 lehr_sequence s{c.h.sequence};
+                                 std::uint64_t n = 1;
+                                 return lehr_sequence_append(c.h.runtime, c.plain(s), c.plain(n), 1,
+                                                             nullptr);
+                               }};
   t["lehr_sequence_suspend"] = {true, "sequence", false, true,
                                 sequences_call(lehr_sequence_suspend)};
   t["lehr_sequence_resume"] = {true, "sequence", false, true, sequences_call(lehr_sequence_resume)};

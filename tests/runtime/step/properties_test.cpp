@@ -122,6 +122,8 @@ TEST_CASE("any policy keeps capacity, loses no page and reads right contents") {
         w.asleep.push_back(w.live.back());
         w.live.pop_back();
       }
+    } else if (dice == 6 && !w.live.empty()) {
+      (void)w.runtime->append(w.live.front(), rng.below(9));
     } else if (dice == 5 && !w.asleep.empty() && w.live.size() < 3) {
       if (w.runtime->resume(w.asleep.back())) {
         w.live.push_back(w.asleep.back());

@@ -214,6 +214,40 @@ TEST_CASE("a suspended sequence leaves HBM and comes back intact") {
   CHECK(report.link[0].bytes == 8 * 3);  // two pages and the tail
 }
 
+TEST_CASE("a chunk of tokens is appended between steps") {
+  const auto r = make(small(8));
+  const SequenceId s = start(*r, 6);  // one full page, a tail of two tokens
+  step(*r, s, {0});                   // a tail of three
+  const Bytes down = r->totals().link[1].bytes;
+  REQUIRE(r->append(s, 6));  // 13 tokens: pages 1 and 2 are full, a tail of one
+  CHECK(*r->tokens(s) == 13);
+  CHECK(r->totals().link[1].bytes == down + 2 * 8);
+  CHECK(r->table().slots(1).used() == 3);
+  CHECK(r->validate());
+  const StepReport report = step(*r, s, {0, 1, 2});  // contents are checked
+  CHECK(report.reads == 4);
+  CHECK(report.misses == 0);
+  REQUIRE(r->append(s, 1));  // 15: within the tail
+  step(*r, s, {0, 1, 2});    // 16: it is full now
+  CHECK(r->table().slots(1).used() == 4);
+  CHECK_FALSE(r->append(s, 4 * 97));  // home has 100 pages
+  CHECK(*r->tokens(s) == 16);
+  CHECK(r->validate());
+}
+
+TEST_CASE("a fork that is appended to leaves its parent's tail alone") {
+  const auto r = make(small(8));
+  const SequenceId a = start(*r, 6);
+  const auto b = r->fork(a);
+  REQUIRE(b);
+  REQUIRE(r->append(*b, 3));
+  CHECK(*r->tokens(a) == 6);
+  step(*r, a, {0});
+  step(*r, *b, {0, 1});
+  REQUIRE(r->release(a));
+  step(*r, *b, {0, 1});
+}
+
 TEST_CASE("pages below the home tier are waited for, and come up once") {
   auto options = small(1);
   options.platform = test::tiny_platform(true);
