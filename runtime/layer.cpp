@@ -195,7 +195,7 @@ void Runtime::open_tails(Layer& layer) {
     }
     if (resident(table_.residency[page],
                  home_.home())) {  // a resumed sequence's: its copy at home is out of date now
-      layer.load.link[options_.platform.link(home_.home(), kHbm)].add(page_bytes_);
+      layer.load.link[to_hbm_].add(page_bytes_);
       if (moves_bytes_) {
         // The layer's own token has raised the version already; what was suspended is one older.
         layer.ops.push_back({PageOp::Kind::kCopy, home_.home(), kHbm, page,
@@ -212,7 +212,6 @@ void Runtime::open_tails(Layer& layer) {
 
 void Runtime::apply(Layer& layer) {
   const TierId home = home_.home();
-  const LinkId up = options_.platform.link(home, kHbm);
   LayerPlan& plan = layer.plan;
   for (const PageId page : plan.drop) drop_from_hbm(page);
   layer.report.dropped += plan.drop.size();
@@ -244,7 +243,7 @@ void Runtime::apply(Layer& layer) {
       background_.submit(m.page);
       continue;
     }
-    layer.load.link[up].add(page_bytes_);
+    layer.load.link[to_hbm_].add(page_bytes_);
     layer.load.hbm_bytes += page_bytes_;
     ++layer.report.promoted;
     table_.flags[m.page] |= kPromotedUnread;
@@ -256,14 +255,13 @@ void Runtime::apply(Layer& layer) {
 /// Everything the layer reads, as load and as operations.
 void Runtime::note_reads(Layer& layer) {
   const KvGeometry& shape = options_.geometry;
-  const LinkId up = options_.platform.link(home_.home(), kHbm);
   const Bytes token_bytes = page_bytes_ / shape.page_tokens;
   std::uint64_t tokens = 0;
   for (const std::uint32_t n : layer.tail_length) tokens += n;
   const std::size_t hits = layer.selected.size() - layer.missed.size();
   layer.load.hbm_bytes += options_.weights_bytes / shape.layers + token_bytes * layer.tails.size() +
                           token_bytes * tokens + page_bytes_ * hits;
-  layer.load.link[up].add(page_bytes_, static_cast<std::uint32_t>(layer.missed.size()));
+  layer.load.link[to_hbm_].add(page_bytes_, static_cast<std::uint32_t>(layer.missed.size()));
   tokens += std::uint64_t{layer.selected.size()} * shape.page_tokens;
   const std::uint32_t ratio = std::max(1U, shape.q_heads / std::max(1U, shape.kv_heads));
   layer.load.flops = 4.0 * static_cast<double>(tokens) * ratio * shape.head_dim;
@@ -288,7 +286,7 @@ bool Runtime::write_back(PageId page, Layer& layer) {
     return false;
   }
   const TierId home = home_.home();
-  layer.load.link[options_.platform.link(kHbm, home)].add(page_bytes_);
+  layer.load.link[to_home_].add(page_bytes_);
   layer.load.hbm_bytes += page_bytes_;
   ++layer.report.written_back;
   if (moves_bytes_) {
@@ -314,7 +312,6 @@ void Runtime::write_back_full_tails(Layer& layer) {
 
 /// Time, arrivals, late drops, guards.
 void Runtime::finish(Layer& layer) {
-  const LinkId up = options_.platform.link(home_.home(), kHbm);
   layer.time = placement::layer_time(options_.platform, layer.load);
   for (const PageId page : layer.arrived) {  // urgent promotions
     table_.mark_valid(page, kHbm);
@@ -325,7 +322,7 @@ void Runtime::finish(Layer& layer) {
   // Only the part of the layer in which data moves: control and stalls hide nothing in the machine
   // model.
   background_.layer_ended(std::max(layer.time.under_compute(), layer.time.links),
-                          layer.load.link[up], layer.arrived, carried);
+                          layer.load.link[to_hbm_], layer.arrived, carried);
   if (carried.bytes > 0) {  // written in HBM as they cross
     layer.load.hbm_bytes += carried.bytes;
     layer.time = placement::layer_time(options_.platform, layer.load);
@@ -355,8 +352,8 @@ void Runtime::finish(Layer& layer) {
     r.link[i].bytes = layer.load.link[i].bytes + layer.load.stall[i].bytes;
     r.link[i].count = layer.load.link[i].count + layer.load.stall[i].count;
   }
-  r.link[up].bytes += carried.bytes;
-  r.link[up].count += carried.count;
+  r.link[to_hbm_].bytes += carried.bytes;
+  r.link[to_hbm_].count += carried.count;
   current_.add(r);
   heat_.read(layer.selected, layer.mass, layer.peak, step_);
 }
@@ -420,7 +417,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   view.free_slots = table_.slots(kHbm).available();
   view.must_free = static_cast<std::uint32_t>(layer.absent.size());
   view.pages = table_.columns();
-  const placement::Link& up = options_.platform.links[options_.platform.link(home_.home(), kHbm)];
+  const placement::Link& up = options_.platform.links[to_hbm_];
   const placement::LayerTime so_far = placement::layer_time(options_.platform, layer.load);
   const auto crossing = static_cast<double>(std::max<std::size_t>(layer.missed.size(), 1));
   view.from_tier[home_.home()] = {

@@ -46,6 +46,8 @@ Runtime::Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> poli
       table_(options_.geometry.layers, options_.geometry.kv_heads, options_.tier_pages),
       heat_(options_.heat_half_life),
       home_(options_.platform, table_, page_bytes_),
+      to_hbm_(options_.platform.link(options_.platform.home, kHbm)),
+      to_home_(options_.platform.link(kHbm, options_.platform.home)),
       background_(options_.platform, table_, page_bytes_),
       policy_(std::move(policy)),
       machine_(std::move(machine)),
@@ -111,11 +113,24 @@ void Runtime::open_block(Sequence& s) {
   s.blocks.push_back(base);
 }
 
+std::uint64_t Runtime::room_below_hbm() const {
+  std::uint64_t room = 0;
+  for (std::size_t t = 1; t < options_.tier_pages.size(); ++t) {
+    room += table_.slots(static_cast<TierId>(t)).available();
+  }
+  return room;
+}
+
+std::uint64_t Runtime::live_sequences() const {
+  std::uint64_t live = 0;
+  for (const auto& s : sequences_) live += s && !s->suspended ? 1 : 0;
+  return live;
+}
+
 Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
   const KvGeometry& g = options_.geometry;
   std::uint64_t full = 0;
-  std::uint64_t live = 0;
-  for (const auto& s : sequences_) live += s && !s->suspended ? 1 : 0;
+  const std::uint64_t live = live_sequences();
   for (const SequenceInfo& info : infos) {
     const std::uint64_t pages = info.prompt_tokens / g.page_tokens * g.groups();
     if (!info.first_use.empty() && info.first_use.size() != pages) {
@@ -125,10 +140,7 @@ Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
     full += pages;
   }
   if (full > kNoPage / 2) return refused(Reason::kOverBudget, "more than 2^31 pages");
-  std::uint64_t room = 0;
-  for (std::size_t t = 1; t < options_.tier_pages.size(); ++t) {
-    room += table_.slots(static_cast<TierId>(t)).available();
-  }
+  const std::uint64_t room = room_below_hbm();
   if (full > room) {
     return refused(Reason::kNoSpace,
                    fmt::format("{} prompt pages for {} free pages below HBM", full, room));
@@ -230,10 +242,7 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
   if (tokens > most - std::min(s->tokens, most))
     return invalid("tokens: more than there can be pages", Reason::kOutOfRange);
   const std::uint64_t full = (s->tokens + tokens) / g.page_tokens - s->tokens / g.page_tokens;
-  std::uint64_t room = 0;
-  for (std::size_t t = 1; t < options_.tier_pages.size(); ++t) {
-    room += table_.slots(static_cast<TierId>(t)).available();
-  }
+  const std::uint64_t room = room_below_hbm();
   if (full * g.groups() > room) {
     return refused(Reason::kNoSpace,
                    fmt::format("{} pages for {} free pages below HBM", full * g.groups(), room));
@@ -260,8 +269,7 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
     for (std::uint32_t group = 0; group < g.groups(); ++group)
       filled.push_back(s->blocks[b] + group * PageTable::kRun);
   }
-  totals_.link[options_.platform.link(kHbm, home_.home())].add(
-      page_bytes_, static_cast<std::uint32_t>(filled.size()));
+  totals_.link[to_home_].add(page_bytes_, static_cast<std::uint32_t>(filled.size()));
   policy_->add_pages(filled, {}, table_.columns());
   return moves_bytes_ ? machine_->set_up(ops) : Status{};
 }
@@ -368,7 +376,7 @@ Status Runtime::suspend(SequenceId id) {
       if (!resident(table_.residency[page], kHbm)) continue;
       if ((table_.flags[page] & kTail) != 0 && base == s->blocks.back() && partial) {
         LEHR_TRY(home_.reserve(page, load, nullptr));
-        load.link[options_.platform.link(kHbm, home_.home())].add(page_bytes_);
+        load.link[to_home_].add(page_bytes_);
         if (moves_bytes_) {
           ops.push_back({PageOp::Kind::kCopy, kHbm, home_.home(), page, table_.version[page],
                          table_.slot[kHbm][page], table_.slot[home_.home()][page]});
@@ -396,9 +404,7 @@ Status Runtime::resume(SequenceId id) {
   Sequence* s = find(id);
   if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
   if (!s->suspended) return {};
-  std::uint64_t live = 1;
-  for (const auto& other : sequences_) live += other && !other->suspended ? 1 : 0;
-  if (live * options_.geometry.groups() > options_.tier_pages[kHbm]) {
+  if ((live_sequences() + 1) * options_.geometry.groups() > options_.tier_pages[kHbm]) {
     return refused(Reason::kOverBudget, "HBM cannot hold the tail pages of one more sequence");
   }
   s->suspended = false;

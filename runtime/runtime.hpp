@@ -135,6 +135,8 @@ class Runtime {
           std::unique_ptr<Machine> machine);
 
   Sequence* find(SequenceId id);
+  std::uint64_t room_below_hbm() const;  ///< free pages in all other tiers
+  std::uint64_t live_sequences() const;  ///< not suspended
   Status check_room(std::span<const SequenceInfo> infos) const;
   void open_block(Sequence& sequence);
   void free_block(PageId base);
@@ -169,6 +171,8 @@ class Runtime {
   PageTable table_;
   Heat heat_;
   HomeTier home_;
+  LinkId to_hbm_;   ///< from the home tier
+  LinkId to_home_;  ///< from HBM
   Background background_;
   std::unique_ptr<placement::Policy> policy_;
   std::unique_ptr<Machine> machine_;
