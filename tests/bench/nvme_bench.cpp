@@ -152,7 +152,9 @@ int bench(const Options& o) {
           .string();
   HostEngineConfig config;
   config.page_bytes = o.block;
-  config.memory = {{"memory", o.depth, {}}};
+  // As many pages again wait for the device as it has in flight, as on a link that is the bottleneck.
+  const std::uint32_t slots = 2 * o.depth;
+  config.memory = {{"memory", slots, {}}};
   PageFileConfig file;
   file.name = "nvme";
   file.path = path;
@@ -166,7 +168,7 @@ int bench(const Options& o) {
   if (!engine) die(engine.error().what);
   for (const std::string& notice : (*engine)->stats().notices)
     std::printf("notice: %s\n", notice.c_str());
-  Pages pages{**engine, std::vector<SlotId>(file.pages), std::vector<SlotId>(o.depth)};
+  Pages pages{**engine, std::vector<SlotId>(file.pages), std::vector<SlotId>(slots)};
   if (!(*engine)->allocate(kFile, pages.file) || !(*engine)->allocate(kMemory, pages.memory)) {
     die("cannot allocate pages");
   }

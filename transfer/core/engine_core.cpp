@@ -338,23 +338,36 @@ void Core::make_ready(std::uint32_t index) {
 void Core::pump() {
   bool moved = true;
   while (moved) {
-    moved = collect_completions();
+    collect_completions();
+    // What waits takes the freed depth first: devices stay busy while contents are verified.
+    moved = start_all();
+    for (const Completion& c : arrived) on_completion(c);
+    moved |= !arrived.empty();
     moved |= advance_waiting();
-    for (std::size_t l = 0; l < links.size(); ++l) moved |= start_queued(static_cast<LinkId>(l));
+    moved |= start_all();
   }
 }
 
-bool Core::collect_completions() {
-  bool any = false;
+void Core::collect_completions() {
+  arrived.clear();
   std::array<Completion, kBatch> batch;
   for (const auto& mover : movers) {
     std::size_t count = 0;
     do {
       count = mover->poll(batch);
-      for (const Completion& c : std::span(batch).first(count)) on_completion(c);
-      any |= count != 0;
+      for (const Completion& c : std::span(batch).first(count)) {
+        const Active* job = find(c.id);
+        LEHR_CHECK(1, job != nullptr && job->phase == Phase::kStarted);
+        scheduler->finished(job->link, links[job->link].job_bytes);
+        arrived.push_back(c);
+      }
     } while (count == batch.size());
   }
+}
+
+bool Core::start_all() {
+  bool any = false;
+  for (std::size_t l = 0; l < links.size(); ++l) any |= start_queued(static_cast<LinkId>(l));
   return any;
 }
 
@@ -437,10 +450,7 @@ Status Core::prepare(Active& job) {
 }
 
 void Core::on_completion(const Completion& completion) {
-  Active* job = find(completion.id);
-  LEHR_CHECK(1, job != nullptr && job->phase == Phase::kStarted);
-  scheduler->finished(job->link, links[job->link].job_bytes);
-  const Status settled = settle(*job, completion);
+  const Status settled = settle(*find(completion.id), completion);
   const auto index = static_cast<std::uint32_t>(completion.id);
   if (settled) {
     finish(index, Code::kOk, Reason::kNone, completion.bytes);

@@ -89,6 +89,7 @@ class TransferEngine::Core {
   std::uint32_t max_jobs;
   Ticket last_ticket = 0;
   std::unordered_map<Ticket, std::uint32_t> open_tickets;
+  std::vector<Completion> arrived;  ///< taken from the movers, not yet settled; of one pump
   std::deque<MoveResult> results;
   std::deque<TransferEvent> events;
   std::uint32_t event_ring;
@@ -98,8 +99,9 @@ class TransferEngine::Core {
   Active* find(JobId id);
   JobId id_of(std::uint32_t index) const;
   void make_ready(std::uint32_t index);
-  bool collect_completions();
+  void collect_completions();
   bool advance_waiting();
+  bool start_all();
   bool start_queued(LinkId link);
   Status prepare(Active& job);
   void on_completion(const Completion& completion);
