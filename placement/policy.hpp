@@ -29,6 +29,7 @@ struct PolicyTraits {
       false;                 ///< reads LayerView::next_use: an oracle, labelled so, never a product
   bool block_cache = false;  ///< offers a Replacement for request traces
   bool unlimited = false;    ///< assumes that HBM holds everything
+  std::uint32_t needs_odds = 0;  ///< steps ahead of which it reads the odds (LayerView::forecast)
 };
 
 /// Decides where pages should live. One instance serves one replay or runtime; not thread-safe.

@@ -252,6 +252,15 @@ void Runtime::apply(Layer& layer) {
   }
 }
 
+/// The predictor learns from the layer, and the view says what it expects now.
+void Runtime::foresee(LayerView& view) {
+  if (!predictor_) return;
+  predictor_->observe(view);
+  view.forecast.horizon = odds_steps_;
+  for (std::uint32_t k = 0; k < odds_steps_; ++k) view.forecast.odds[k] = predictor_->odds(k + 1);
+  view.odds = view.forecast.odds[0];
+}
+
 /// Everything the layer reads, as load and as operations.
 void Runtime::note_reads(Layer& layer) {
   const KvGeometry& shape = options_.geometry;
@@ -423,6 +432,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   view.from_tier[home_.home()] = {
       placement::link_bytes(up, so_far.under_compute(), page_bytes_),
       static_cast<double>(page_bytes_) / up.curve.at(static_cast<double>(page_bytes_), crossing)};
+  foresee(view);
   policy_->decide(view, layer.plan);
   filled_[index].clear();
   if constexpr (LEHR_CHECKS >= 2) LEHR_TRY(placement::check_plan(view, layer.plan));

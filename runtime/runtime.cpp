@@ -82,15 +82,39 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
   LEHR_ASSIGN(auto policy, placement::make_policy(options.policy, options.policy_parameters));
   std::unique_ptr<Runtime> made(
       new Runtime(std::move(options), std::move(policy), std::move(machine)));
-  placement::PolicyContext context;
-  context.platform = &made->options_.platform;
-  context.capacity = made->options_.tier_pages[kHbm];
-  context.page_bytes = made->page_bytes_;
-  context.layers = made->options_.geometry.layers;
-  context.kv_heads = made->options_.geometry.kv_heads;
-  context.seed = made->options_.seed;
-  made->policy_->begin(context);
+  LEHR_TRY(made->begin_deciding());
   return made;
+}
+
+Status Runtime::begin_deciding() {
+  placement::PolicyContext context;
+  context.platform = &options_.platform;
+  context.capacity = options_.tier_pages[kHbm];
+  context.page_bytes = page_bytes_;
+  context.layers = options_.geometry.layers;
+  context.kv_heads = options_.geometry.kv_heads;
+  context.seed = options_.seed;
+  policy_->begin(context);
+  // A predictor that nobody listens to costs nothing, but a wrong configuration is said anyway.
+  LEHR_ASSIGN(auto predictor,
+              predictors::make_predictor(options_.predictor, options_.predictor_parameters));
+  LEHR_ASSIGN(const auto* policy, placement::find_policy(options_.policy));
+  odds_steps_ = policy->traits.needs_odds;
+  if (odds_steps_ == 0) return {};
+  predictors::PredictorContext told;
+  told.layers = context.layers;
+  told.kv_heads = context.kv_heads;
+  told.page_tokens = options_.geometry.page_tokens;
+  told.horizon = odds_steps_;
+  told.seed = context.seed;
+  predictor_ = std::move(predictor);
+  return predictor_->begin(told);
+}
+
+/// Full pages that exist from now on, to whoever decides.
+void Runtime::tell_new(std::span<const PageId> pages, std::span<const Tick> first_use) {
+  if (predictor_) predictor_->add_pages(pages, table_.columns());
+  policy_->add_pages(pages, first_use, table_.columns());
 }
 
 Sequence* Runtime::find(SequenceId id) {
@@ -184,7 +208,7 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
       for (std::uint64_t b = 0; b < full; ++b)
         pages.push_back(s.blocks[b] + group * PageTable::kRun);
     }
-    policy_->add_pages(pages, infos[i].first_use, table_.columns());
+    tell_new(pages, infos[i].first_use);
   }
   return ids;
 }
@@ -270,7 +294,7 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
       filled.push_back(s->blocks[b] + group * PageTable::kRun);
   }
   totals_.link[to_home_].add(page_bytes_, static_cast<std::uint32_t>(filled.size()));
-  policy_->add_pages(filled, {}, table_.columns());
+  tell_new(filled, {});
   return moves_bytes_ ? machine_->set_up(ops) : Status{};
 }
 
@@ -343,6 +367,7 @@ Status Runtime::release(SequenceId id) {
       gone.push_back(base + group * PageTable::kRun);
     }
   }
+  if (predictor_) predictor_->remove_pages(gone);
   policy_->remove_pages(gone);
   for (const PageId base : s->blocks) {
     if (table_.block_refs(base) == 0) free_block(base);

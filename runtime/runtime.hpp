@@ -12,6 +12,7 @@
 #include "kernels/base/result.hpp"
 #include "placement/model.hpp"
 #include "placement/policy.hpp"
+#include "predictors/predictor.hpp"
 #include "runtime/background.hpp"
 #include "runtime/heat.hpp"
 #include "runtime/home_tier.hpp"
@@ -34,6 +35,8 @@ struct RuntimeOptions {
   float heat_half_life = 32.0F;
   std::string policy = "lru";
   Parameters policy_parameters;
+  std::string predictor = "table";  ///< of the odds that the policy reads, if it reads any
+  Parameters predictor_parameters;
 };
 
 /// What one step (or a sum of steps) did. Times are predicted by the model, but `measured`.
@@ -133,6 +136,9 @@ class Runtime {
  private:
   Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> policy,
           std::unique_ptr<Machine> machine);
+  Status begin_deciding();
+  void tell_new(std::span<const PageId> pages, std::span<const Tick> first_use);
+  void foresee(LayerView& view);
 
   Sequence* find(SequenceId id);
   std::uint64_t room_below_hbm() const;  ///< free pages in all other tiers
@@ -175,6 +181,8 @@ class Runtime {
   LinkId to_home_;  ///< from HBM
   Background background_;
   std::unique_ptr<placement::Policy> policy_;
+  std::uint32_t odds_steps_ = 0;  ///< steps ahead of which the policy reads odds
+  std::unique_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
   std::unique_ptr<Machine> machine_;
   bool moves_bytes_;
   std::vector<std::optional<Sequence>> sequences_;

@@ -15,6 +15,10 @@
 
 namespace lehr {
 
+/// What a page's tokens hold, as far as the embedding engine says: bits of
+/// PageColumns::token_classes.
+enum TokenClass : std::uint8_t { kNumbers = 1, kNames = 2 };
+
 /// Read-only columns of the page table, indexed by PageId. Valid during one call.
 struct PageColumns {
   std::span<const Residency> residency;  ///< tiers with a valid copy
@@ -24,6 +28,8 @@ struct PageColumns {
   std::span<const std::uint16_t> layer;
   std::span<const std::uint16_t>
       sequence;  ///< small dense number; a shared page keeps its first owner's
+  std::span<const std::uint8_t> token_classes{};  ///< bits of TokenClass; empty if unknown
+  std::span<const float> importance{};  ///< rank in [0, 1] (Importance); empty where nobody scores
 
   bool in_hbm(PageId page) const { return resident(residency[page], kHbm); }
   bool evictable(PageId page) const { return guard[page] == 0 && in_hbm(page); }
@@ -53,6 +59,22 @@ struct LinkView {
   Seconds seconds_per_page = 0;  ///< of further pages, at the present batch size
 };
 
+inline constexpr std::uint32_t kMaxHorizon = 8;  ///< steps ahead of which anybody speaks
+
+/// What a predictor says of all pages. Columns are indexed by PageId; each speaks of the next times
+/// that the page's own layer runs, of which a page's layer that is still to come in this step has
+/// one more.
+struct Forecast {
+  std::array<std::span<const float>, kMaxHorizon>
+      odds{};  ///< [k]: probability of a read at the (k + 1)-th next run of its layer
+  std::uint32_t horizon = 0;  ///< columns in use
+  std::uint32_t window = 1;   ///< steps ahead for which promotions pay, at most horizon
+  float confidence =
+      0;            ///< share of the next step's reads that its likeliest pages cover, in [0, 1]
+  float error = 0;  ///< reads foretold against reads seen, relative, of late
+  bool paused = false;  ///< the error passed its limit: nothing should move on this word
+};
+
 /// One layer of one step for the whole batch, after its selection was resolved. The tail page of
 /// each group is left out: it is written in HBM, always read, and no policy moves it.
 struct LayerView {
@@ -78,6 +100,11 @@ struct LayerView {
   std::uint32_t must_free =
       0;  ///< slots that drops have to free in any case, for tails opened in this layer
   std::array<LinkView, kMaxTiers> from_tier{};  ///< by source tier
+
+  /// By PageId: probability that the next run of the page's layer reads it, this layer's outcome
+  /// included. Empty without a predictor, and while none is to be trusted.
+  std::span<const float> odds;
+  Forecast forecast;  ///< the same and more; horizon 0 without a predictor
   PageColumns pages;
 };
 
@@ -105,14 +132,6 @@ struct LayerPlan {
     promote.clear();
     drop_after.clear();
   }
-};
-
-/// What a predictor says of a set of pages: probability of being read in each of the next steps.
-struct Forecast {
-  std::uint32_t horizon = 0;  ///< steps ahead, h >= 1
-  std::vector<PageId> pages;
-  std::vector<float> probability;  ///< pages.size() * horizon, step-major per page
-  float confidence = 0;            ///< calibrated, in [0, 1]
 };
 
 }  // namespace lehr

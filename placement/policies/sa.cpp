@@ -85,9 +85,9 @@ class Annealed final : public Table {
   /// Was the last plan's prediction right? What was moved for nothing leaves again if it was not.
   void check(const LayerView& view) {
     std::erase_if(moved_, [&](PageId p) {
-      const std::uint32_t gap = odds_.gap(p, view.step);
-      if (gap <= 1) guard_.used(p);
-      return gap <= 1 || !view.pages.in_hbm(p);
+      const bool read = gap(p, view.step) <= 1;
+      if (read) guard_.used(p);
+      return read || !view.pages.in_hbm(p);
     });
     double taken = 0;
     for (std::uint32_t l = 0; l < layers_; ++l) taken += cost_[0].at(last_misses_[l]);
@@ -106,7 +106,7 @@ class Annealed final : public Table {
     keys_.collect(static_cast<std::size_t>(share_ * keys_.size()) + 1, lowest_);
     for (const PageId p : lowest_) {
       if (view.pages.guard[p] != 0) continue;
-      marginal_.push_back({odds_.odds(p), view.pages.layer[p], true, p});
+      marginal_.push_back({odds_of(p, view), view.pages.layer[p], true, p});
     }
     const std::size_t most = marginal_.size() * 2 / layers_ + 1;
     for (std::uint32_t l = 0; l < layers_; ++l) {
@@ -149,7 +149,7 @@ const PolicyDescriptor& sa_descriptor() {
       "sa",
       "table, its pages near the border annealed once a step against the layers' expected times",
       parameters(),
-      {},
+      {.needs_odds = 1},
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Annealed>(p); },
       nullptr,
   };

@@ -11,11 +11,6 @@ namespace {
 constexpr std::array kParameters{
     ParameterInfo{"order", "weight of the order of ticks against the steps until a page is wanted",
                   0.35, 0, 4},
-    ParameterInfo{"mass", "1: the masses of unread pages are used; 0: only what was read", 1, 0, 1},
-    ParameterInfo{"company", "1: the odds are corrected by what neighbours, groups and layers do",
-                  1, 0, 1},
-    ParameterInfo{"forget", "weight of what was learnt after a step", 0.995, 0.5, 1},
-    ParameterInfo{"prior", "observations that a coarser estimate counts for", 20, 0.1, 1000},
     ParameterInfo{"prefetch", "least odds of a page that is promoted ahead of need; 1: none is",
                   0.01, 0.001, 1},
     ParameterInfo{"stream",
@@ -45,8 +40,7 @@ constexpr double kMinimumGain = 2;  ///< of an urgent promotion, against its cos
 std::span<const ParameterInfo> table_parameters() { return kParameters; }
 
 Table::Table(const Parameters& p)
-    : odds_({p.at("forget"), p.at("prior"), p.at("mass") != 0, p.at("company") != 0}),
-      order_(p.at("order")),
+    : order_(p.at("order")),
       least_odds_(p.at("prefetch")),
       least_star_(p.at("stream")),
       lead_(p.at("lead")),
@@ -76,9 +70,16 @@ void Table::begin(const PolicyContext& context) {
   cost_.assign(1, MissCost(*platform, context.page_bytes, 0));
 }
 
+void Table::forget(std::span<const PageId> pages) {
+  for (const PageId p : pages) {
+    if (p >= last_read_.size()) last_read_.resize(2 * std::size_t{p} + 1, kNeverRead);
+    last_read_[p] = kNeverRead;
+  }
+}
+
 void Table::add_pages(std::span<const PageId> pages, std::span<const Tick> /*first_use*/,
                       const PageColumns& columns) {
-  odds_.add(pages, step_);
+  forget(pages);
   for (const PageId p : pages) {  // the latest positions first, as HBM was filled
     if (columns.in_hbm(p)) keys_.set(p, kUnknown + columns.position[p]);
   }
@@ -88,13 +89,12 @@ void Table::remove_pages(std::span<const PageId> pages) {
   for (const PageId p : pages) keys_.erase(p);
 }
 
-double Table::key_of(PageId page, Step step, std::uint32_t layer,
-                     const PageColumns& columns) const {
-  const std::uint16_t sequence = columns.sequence[page];
+double Table::key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const {
+  const std::uint16_t sequence = view.pages.sequence[page];
   const double context = sequence < distance_.size() ? distance_[sequence] : 0;
-  const double to_tail = std::max(0.0, context - columns.position[page]);
-  const double gap = std::min<std::uint32_t>(odds_.gap(page, step), 100000);
-  const double odds = std::min<double>(odds_.odds(page), star_) * weight_[layer];
+  const double to_tail = std::max(0.0, context - view.pages.position[page]);
+  const double gap = std::min<std::uint32_t>(this->gap(page, step), 100000);
+  const double odds = std::min<double>(odds_of(page, view), star_) * weight_[layer];
   const double soon = std::min(odds, 1.0) + 0.06 / (2 + gap) + 0.01 / (4 + to_tail) + 1e-4;
   const double now = step + static_cast<double>(layer) / layers_;
   return -(order_ * now + 1 / soon);
@@ -105,8 +105,8 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   started_ = true;
   step_ = view.step;
   if (new_step) weigh_layers();
-  odds_.add(view.filled, view.step);
-  odds_.observe(view);
+  forget(view.filled);
+  for (const PageId p : view.selected) last_read_[p] = view.step;
   keys_.rewind();
   collect_arrivals(view);
   for (const PageId p : view.filled) {
@@ -157,9 +157,9 @@ void Table::rekey(const LayerView& view) {
     for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
       const PageId p = group.page(i);
       if (keys_.contains(p)) {
-        keys_.set(p, key_of(p, view.step, view.layer, view.pages));
-      } else if (odds_.odds(p) >= least_odds_) {
-        wanted_.push_back({key_of(p, view.step, view.layer, view.pages), p, odds_.odds(p)});
+        keys_.set(p, key_of(p, view.step, view.layer, view));
+      } else if (odds_of(p, view) >= least_odds_) {
+        wanted_.push_back({key_of(p, view.step, view.layer, view), p, odds_of(p, view)});
       }
     }
   }
@@ -187,7 +187,7 @@ bool Table::make_room(double key, const LayerView& view, LayerPlan& plan) {
 void Table::install_misses(const LayerView& view, std::uint32_t& free, LayerPlan& plan) {
   wanted_.clear();
   for (const PageId p : view.missed) {
-    wanted_.push_back({key_of(p, view.step, view.layer, view.pages), p, odds_.odds(p)});
+    wanted_.push_back({key_of(p, view.step, view.layer, view), p, odds_of(p, view)});
   }
   std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
     return a.key != b.key ? a.key > b.key : a.page < b.page;
@@ -231,7 +231,7 @@ void Table::collect_arrivals(const LayerView& view) {
     if (view.pages.in_hbm(p)) {
       const std::uint32_t layer = view.pages.layer[p];
       const Step seen = layer < view.layer || view.step == 0 ? view.step : view.step - 1;
-      if (!keys_.contains(p)) keys_.set(p, key_of(p, seen, layer, view.pages));
+      if (!keys_.contains(p)) keys_.set(p, key_of(p, seen, layer, view));
       ++arrived;
     } else if (view.pages.guard[p] != 0) {
       pending_[kept++] = p;
@@ -296,9 +296,9 @@ void Table::fill_burst(const LayerView& view, LayerPlan& plan) {
 const PolicyDescriptor& table_descriptor() {
   static const PolicyDescriptor descriptor{
       "table",
-      "keeps and fetches what is likely to be read soonest, by odds learnt from reads and masses",
+      "keeps and fetches what is likely to be read soonest, by a predictor's odds",
       kParameters,
-      {},
+      {.needs_odds = 1},
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Table>(p); },
       nullptr,
   };

@@ -7,7 +7,6 @@
 #include "placement/anneal.hpp"
 #include "placement/lowest_keys.hpp"
 #include "placement/policy.hpp"
-#include "placement/read_odds.hpp"
 
 namespace lehr::placement {
 
@@ -15,10 +14,10 @@ namespace lehr::placement {
 std::span<const ParameterInfo> table_parameters();
 
 /// One order over the pages of all layers and sequences: an estimate of the time of next use, from
-/// learnt odds and from what one more miss costs in the page's layer. What is wanted last leaves,
-/// and a page just read that is wanted last is not kept. Pages that are likely to be read are
-/// promoted over link time that the layers leave over, and along with bursts of misses where a few
-/// more pages cost next to nothing.
+/// a predictor's odds and from what one more miss costs in the page's layer. What is wanted last
+/// leaves, and a page just read that is wanted last is not kept. Pages that are likely to be read
+/// are promoted over link time that the layers leave over, and along with bursts of misses where a
+/// few more pages cost next to nothing. Without odds it goes by recency and position alone.
 class Table : public Policy {
  public:
   explicit Table(const Parameters& p);
@@ -39,11 +38,15 @@ class Table : public Policy {
   /// Once a step, when the first layer's pages have their new keys: may change keys and candidates.
   virtual void plan_step(const LayerView& /*view*/) {}
 
-  double key_of(PageId page, Step step, std::uint32_t layer, const PageColumns& columns) const;
+  double key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const;
+  static float odds_of(PageId page, const LayerView& view) {
+    return view.odds.empty() ? 0.0F : view.odds[page];
+  }
+  /// Steps since the last read; 0 if read in `now`. Large if never read.
+  std::uint32_t gap(PageId page, Step now) const { return now - last_read_[page]; }
 
   PolicyContext context_;
   std::uint32_t layers_ = 1;
-  ReadOdds odds_;
   LowestKeys keys_;  ///< of all pages in HBM
   std::vector<std::vector<Wanted>>
       candidates_;                          ///< by layer: likely pages outside, the likeliest last
@@ -54,6 +57,9 @@ class Table : public Policy {
   bool link_busy_ = false;                  ///< background promotions do not get through
 
  private:
+  static constexpr Step kNeverRead = Step{0} - (Step{1} << 30);
+
+  void forget(std::span<const PageId> pages);
   void weigh_layers();
   void rekey(const LayerView& view);
   void install_misses(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
@@ -72,6 +78,7 @@ class Table : public Policy {
   bool budget_;
   bool urgent_;
 
+  std::vector<Step> last_read_;  ///< by page
   Step step_ = 0;
   bool started_ = false;
   double star_ = 1;                     ///< odds of what the link could not bring in time, smoothed

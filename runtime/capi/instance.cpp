@@ -84,6 +84,8 @@ Status open_step_level(Instance& instance) {
   options.heat_half_life = static_cast<float>(config.policy_heat_half_life);
   options.policy = config.policy_name;
   options.policy_parameters = config.policy_parameters;
+  options.predictor = config.predictor_name;
+  options.predictor_parameters = config.predictor_parameters;
   const Bytes page_bytes =
       options.page_bytes != 0 ? options.page_bytes : options.geometry.page_bytes();
   LEHR_ASSIGN(options.tier_pages,

@@ -118,15 +118,15 @@ Status read_keys(Reader& in, Config& out) {
   return {};
 }
 
-Status read_parameters(Reader& in, Config& out) {
-  LEHR_ASSIGN(TomlTable * policy, in.section("policy"));
-  if (policy == nullptr) return {};
-  LEHR_ASSIGN(auto table, policy->table("parameters"));
+Status read_parameters(Reader& in, const char* section, Parameters& out) {
+  LEHR_ASSIGN(TomlTable * plugin, in.section(section));
+  if (plugin == nullptr) return {};
+  LEHR_ASSIGN(auto table, plugin->table("parameters"));
   if (!table) return {};
   for (const std::string& key : table->keys()) {
     const double most = std::numeric_limits<double>::max();
     LEHR_ASSIGN(const auto value, table->number(key, {-most, most}));
-    out.policy_parameters.emplace(key, value.value_or(0));
+    out.emplace(key, value.value_or(0));
   }
   return {};
 }
@@ -176,7 +176,8 @@ Result<Config> parse_config(std::string_view text, std::string_view file) {
   Reader in(std::move(root));
   Config out;
   LEHR_TRY(read_keys(in, out));
-  LEHR_TRY(read_parameters(in, out));
+  LEHR_TRY(read_parameters(in, "policy", out.policy_parameters));
+  LEHR_TRY(read_parameters(in, "predictor", out.predictor_parameters));
   LEHR_TRY(in.finish());
   LEHR_TRY(check_together(in, out));
   return out;

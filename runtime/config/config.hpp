@@ -34,6 +34,7 @@ struct Config {
 #undef LEHR_KEY_CAPACITY
 
   Parameters policy_parameters;  ///< [policy.parameters]: numbers by name; the policy checks them
+  Parameters predictor_parameters;  ///< [predictor.parameters], likewise
 
   /// What [geometry] says; all zero where it is absent.
   KvGeometry geometry() const;

@@ -49,6 +49,12 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
     for (const auto& [name, value] : options.policy_parameters)
       text += fmt::format("{} = {}\n", name, value);
   }
+  text += fmt::format("[predictor]\nname = {}\n", quoted(options.predictor));
+  if (!options.predictor_parameters.empty()) {
+    text += "[predictor.parameters]\n";
+    for (const auto& [name, value] : options.predictor_parameters)
+      text += fmt::format("{} = {}\n", name, value);
+  }
   text += fmt::format(
       "[geometry]\nlayers = {}\nkv_heads = {}\nq_heads = {}\nhead_dim = {}\npage_tokens = "
       "{}\ndtype = {}\npage_bytes = {}\n",

@@ -67,7 +67,8 @@ void PolicyWorld::draw() {
 /// The state of one replay.
 class WorldPlay {
  public:
-  WorldPlay(const PolicyWorld& world, placement::Policy& policy) : w_(world), policy_(policy) {
+  WorldPlay(const PolicyWorld& world, placement::Policy& policy, predictors::Predictor* predictor)
+      : w_(world), policy_(policy), predictor_(predictor) {
     const std::size_t pages = std::size_t{w_.groups()} * w_.pages_a_group();
     residency_.assign(pages, 0);
     guard_.assign(pages, 0);
@@ -84,6 +85,15 @@ class WorldPlay {
 
   WorldRun run() {
     policy_.begin(w_.context());
+    if (predictor_ != nullptr) {
+      predictors::PredictorContext told;
+      told.layers = w_.shape_.layers;
+      told.kv_heads = w_.shape_.kv_heads;
+      told.page_tokens = w_.shape_.page_tokens;
+      told.horizon = kHorizon;
+      const Status begun = predictor_->begin(told);
+      if (!begun) out_.broken = begun.error().what;
+    }
     fill_hbm();
     Rng pins(w_.shape_.seed ^ 0xF00D);
     for (std::uint32_t step = 0; step < w_.shape_.steps && out_.broken.empty(); ++step) {
@@ -103,6 +113,8 @@ class WorldPlay {
   }
 
  private:
+  static constexpr std::uint32_t kHorizon = 3;
+
   PageColumns columns() const { return {residency_, guard_, position_, layer_, sequence_}; }
 
   /// Later than `tick`: when `page` is read next.
@@ -131,6 +143,7 @@ class WorldPlay {
         first.push_back(next_read(p, -1));
       }
     }
+    if (predictor_ != nullptr) predictor_->add_pages(pages, columns());
     policy_.add_pages(pages, first, columns());
   }
 
@@ -201,6 +214,13 @@ class WorldPlay {
     view.from_tier[1] = {16 * kKiB, 1e-6};
     view.pages = columns();
 
+    if (predictor_ != nullptr) {
+      predictor_->observe(view);
+      view.forecast.horizon = kHorizon;
+      for (std::uint32_t k = 0; k < kHorizon; ++k) view.forecast.odds[k] = predictor_->odds(k + 1);
+      view.odds = view.forecast.odds[0];
+    }
+
     LayerPlan plan;
     policy_.decide(view, plan);
     out_.visits += reads.size();
@@ -241,6 +261,7 @@ class WorldPlay {
 
   const PolicyWorld& w_;
   placement::Policy& policy_;
+  predictors::Predictor* predictor_;
   WorldRun out_;
   std::uint32_t used_ = 0;
   std::vector<Residency> residency_;
@@ -250,8 +271,20 @@ class WorldPlay {
   std::vector<std::uint16_t> sequence_;
 };
 
-WorldRun PolicyWorld::play(placement::Policy& policy) const {
-  return WorldPlay(*this, policy).run();
+WorldRun PolicyWorld::play(placement::Policy& policy, predictors::Predictor* predictor) const {
+  return WorldPlay(*this, policy, predictor).run();
+}
+
+WorldRun PolicyWorld::play(const char* policy, const Parameters& parameters) const {
+  WorldRun none;
+  const auto descriptor = placement::find_policy(policy);
+  auto made = placement::make_policy(policy, parameters);
+  auto predictor = predictors::make_predictor("table", {});
+  if (!descriptor || !made || !predictor) {
+    none.broken = !made ? made.error().what : "no such policy or predictor";
+    return none;
+  }
+  return play(**made, (*descriptor)->traits.needs_odds > 0 ? predictor->get() : nullptr);
 }
 
 }  // namespace lehr::test

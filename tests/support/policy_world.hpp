@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "placement/policy.hpp"
+#include "predictors/predictor.hpp"
 
 namespace lehr::test {
 
@@ -49,7 +50,11 @@ class PolicyWorld {
   PageId page(std::uint32_t layer, std::uint32_t sequence, std::uint32_t head,
               std::uint32_t position) const;
 
-  WorldRun play(placement::Policy& policy) const;
+  WorldRun play(placement::Policy& policy) const { return play(policy, nullptr); }
+  /// `predictor` fills the view's odds; begun here.
+  WorldRun play(placement::Policy& policy, predictors::Predictor* predictor) const;
+  /// The policy of that name and, where it reads odds, a fresh predictor `table`.
+  WorldRun play(const char* policy, const Parameters& parameters = {}) const;
 
   const placement::Platform& platform() const { return platform_; }
   placement::PolicyContext context() const;

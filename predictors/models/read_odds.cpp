@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "placement/read_odds.hpp"
+#include "predictors/models/read_odds.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-namespace lehr::placement {
+namespace lehr::predictors {
 
 namespace {
 
@@ -301,4 +301,4 @@ void ReadOdds::observe(const LayerView& view) {
   for (const GroupView& group : view.groups) judge_group(group, view);
 }
 
-}  // namespace lehr::placement
+}  // namespace lehr::predictors

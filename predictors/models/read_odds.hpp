@@ -8,7 +8,7 @@
 
 #include "kernels/base/exchange.hpp"
 
-namespace lehr::placement {
+namespace lehr::predictors {
 
 /// How likely each page is to be read in the next step, learnt while decoding: a page's history
 /// falls in one of a few thousand cells, and what became of the pages of each cell before says the
@@ -16,8 +16,8 @@ namespace lehr::placement {
 /// read, decayed frequencies of reading (half-lives 8 and 32 steps), and by how many octaves its
 /// mass missed or passed the smallest mass that its group selected.
 ///
-/// Only odds(), gap() and history of pages that observe() saw in some layer are meaningful. Costs
-/// about 10 ns a page and step. Not thread-safe; deterministic.
+/// Only the odds of pages that observe() saw in some layer are meaningful. Costs about 10 ns a page
+/// and step. Not thread-safe; deterministic.
 class ReadOdds {
  public:
   struct Options {
@@ -38,10 +38,8 @@ class ReadOdds {
   /// of it.
   void observe(const LayerView& view);
 
-  float odds(PageId page) const { return odds_[page]; }
-  /// Steps since the last read; 0 if read in the step observed last. Large if never read.
-  std::uint32_t gap(PageId page, Step now) const { return now - last_read_[page]; }
-  std::size_t size() const { return odds_.size(); }
+  /// By PageId.
+  std::span<const float> odds() const { return odds_; }
 
  private:
   static constexpr std::uint32_t kGaps = 14;
@@ -124,4 +122,4 @@ class ReadOdds {
   std::vector<float> group_margin_;
 };
 
-}  // namespace lehr::placement
+}  // namespace lehr::predictors
