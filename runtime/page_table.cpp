@@ -73,6 +73,7 @@ void PageTable::close_block(PageId base) {
 }
 
 void PageTable::abandon_rest(PageId chunk_or_block, std::uint32_t opened) {
+  if (opened == kRun) return;  // its last block's end has given it back, or will
   const std::uint32_t chunk = chunk_or_block / chunk_rows_;
   chunk_closed_[chunk] = static_cast<std::uint8_t>(chunk_closed_[chunk] + (kRun - opened));
   LEHR_CHECK(1, chunk_closed_[chunk] <= kRun);

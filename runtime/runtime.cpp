@@ -354,10 +354,8 @@ void Runtime::free_block(PageId base) {
   table_.close_block(base);
 }
 
-Status Runtime::release(SequenceId id) {
-  if (in_step_) return invalid("a sequence cannot be released inside a step");
-  Sequence* s = find(id);
-  if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
+/// Blocks from `first` on are no longer this sequence's; those that nobody else has are freed.
+void Runtime::leave_blocks(Sequence& s, std::size_t first) {
   std::vector<PageId> gone;
   for (std::size_t b = 0; b < s->blocks.size(); ++b) {
     const PageId base = s->blocks[b];
@@ -372,6 +370,14 @@ Status Runtime::release(SequenceId id) {
   for (const PageId base : s->blocks) {
     if (table_.block_refs(base) == 0) free_block(base);
   }
+  s.blocks.resize(first);
+}
+
+Status Runtime::release(SequenceId id) {
+  if (in_step_) return invalid("a sequence cannot be released inside a step");
+  Sequence* s = find(id);
+  if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
+  leave_blocks(*s, 0);
   if (s->chunk != kNoPage) table_.abandon_rest(s->chunk, s->chunk_used);
   sequences_[id].reset();
   return {};

@@ -113,6 +113,14 @@ class Runtime {
   Status resume(SequenceId sequence);
   Status release(SequenceId sequence);
 
+  /// Rolls back to the first `tokens`: pages past them are let go. A page that is partial then is a
+  /// new one, whose contents the next write brings.
+  Status truncate(SequenceId sequence, std::uint64_t tokens);
+
+  /// sequences[i] becomes what sequences[parents[i]] was; pages are shared as by fork(). All of
+  /// them are distinct and not suspended.
+  Status reorder(std::span<const SequenceId> sequences, std::span<const std::uint32_t> parents);
+
   /// Each named sequence gets one token in this step.
   Status begin_step(std::span<const SequenceId> sequences);
   Status run_layer(std::uint32_t layer, std::span<const GroupSelection> groups);
@@ -130,6 +138,9 @@ class Runtime {
   Machine& machine() { return *machine_; }
   Bytes page_bytes() const { return page_bytes_; }
   std::optional<std::uint64_t> tokens(SequenceId sequence) const;
+  /// The first page of each token block; empty where there is no such sequence. Valid until the
+  /// next call that changes the sequence.
+  std::span<const PageId> blocks(SequenceId sequence) const;
   /// Table and tiers agree with each other. O(pages).
   Status validate() const;
 
@@ -146,6 +157,7 @@ class Runtime {
   Status check_room(std::span<const SequenceInfo> infos) const;
   void open_block(Sequence& sequence);
   void free_block(PageId base);
+  void leave_blocks(Sequence& sequence, std::size_t first);
   void append_token(Sequence& sequence);
   void own_tail(Sequence& sequence);
   void place_blocks(std::span<const SequenceId> ids, std::size_t first, std::vector<PageOp>& ops);

@@ -5,24 +5,13 @@
 #include <fmt/format.h>
 
 #include "runtime/capi/boundary.hpp"
+#include "runtime/capi/sequences.hpp"
 
 namespace lehr::capi {
 namespace {
 
-Result<runtime::SequenceId> sequence_of(Instance& instance, lehr_sequence handle) {
-  LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kSequence, instance, handle.id));
-  const runtime::SequenceId* found = instance.sequences.find(id);
-  if (found == nullptr) return Error{Code::kStale, Reason::kNone, "the sequence was released"};
-  return *found;
-}
-
 lehr_sequence new_sequence(Instance& instance, runtime::SequenceId id) {
   return {make_handle(Kind::kSequence, instance, instance.sequences.insert(id))};
-}
-
-Status no_stream(const void* stream) {
-  if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
-  return {};
 }
 
 lehr_step_report to_c(const runtime::StepReport& r, std::size_t links) {
@@ -56,28 +45,6 @@ lehr_step_report to_c(const runtime::StepReport& r, std::size_t links) {
     out.link_transfers[i] = r.link[i].count;
   }
   return out;
-}
-
-// After these the step loop's state is not to be trusted.
-bool breaks(const Error& error) {
-  return error.code == Code::kInternal || error.code == Code::kCorrupt || error.code == Code::kIo;
-}
-
-Status keep(Instance& instance, Status done) {
-  if (!done && breaks(done.error())) instance.step_broken = done.error().what;
-  return done;
-}
-
-template <class One>
-lehr_status each_sequence(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
-                          lehr_status* statuses, One one) {
-  return with_step(runtime, [&](Instance& instance) -> Result<lehr_status> {
-    if (count > 0) LEHR_TRY(not_null(sequences, "sequences"));
-    return batch(count, statuses, [&](std::size_t i) -> Status {
-      LEHR_ASSIGN(const runtime::SequenceId id, sequence_of(instance, sequences[i]));
-      return keep(instance, one(instance, id, i));
-    });
-  });
 }
 
 Result<runtime::GroupSelection> group_of(Instance& instance, const lehr_selection& given) {
@@ -124,11 +91,19 @@ lehr_status lehr_sequence_create(lehr_runtime runtime, const lehr_sequence_desc*
       info.prompt_tokens = desc.prompt_tokens;
       if (desc.first_use_count > 0) LEHR_TRY(not_null(desc.first_use, "items.first_use"));
       if (desc.first_use != nullptr) info.first_use = {desc.first_use, desc.first_use_count};
+      if (instance.contents && info.prompt_tokens > 0) {
+        return unsupported(
+            "items.prompt_tokens: a runtime with contents gets its tokens by lehr_step_append");
+      }
       infos.push_back(info);
     }
+    LEHR_TRY(no_contents_step(instance));
     auto made = instance.step->create_sequences(infos);
     if (!made) return keep(instance, std::move(made).error());
-    for (std::size_t i = 0; i < count; ++i) out[i] = new_sequence(instance, (*made)[i]);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (instance.contents) instance.contents->created((*made)[i]);
+      out[i] = new_sequence(instance, (*made)[i]);
+    }
     return {};
   });
 }
@@ -140,6 +115,7 @@ lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parent
                          LEHR_TRY(not_null(out, "out"));
                          out[i] = {0};
                          LEHR_ASSIGN(const runtime::SequenceId child, instance.step->fork(id));
+                         if (instance.contents) instance.contents->forked(id, child);
                          out[i] = new_sequence(instance, child);
                          return {};
                        });
@@ -150,6 +126,10 @@ lehr_status lehr_sequence_append(lehr_runtime runtime, const lehr_sequence* sequ
   return each_sequence(runtime, sequences, count, statuses,
                        [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
                          LEHR_TRY(not_null(tokens, "tokens"));
+                         if (instance.contents) {
+                           return unsupported(
+                               "a runtime with contents gets its tokens by lehr_step_append");
+                         }
                          return instance.step->append(id, tokens[i]);
                        });
 }
@@ -175,6 +155,7 @@ lehr_status lehr_sequence_release(lehr_runtime runtime, const lehr_sequence* seq
   return each_sequence(runtime, sequences, count, statuses,
                        [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
                          LEHR_TRY(instance.step->release(id));
+                         if (instance.contents) instance.contents->released(id);
                          LEHR_ASSIGN(const std::uint64_t slot,
                                      handle_id(Kind::kSequence, instance, sequences[i].id));
                          instance.sequences.erase(slot);
@@ -201,6 +182,10 @@ lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences
       LEHR_ASSIGN(const runtime::SequenceId id, sequence_of(instance, sequences[i]));
       ids.push_back(id);
     }
+    if (instance.contents) {
+      const std::vector<std::uint32_t> one_each(ids.size(), 1);
+      return keep(instance, instance.contents->begin(ids, one_each));
+    }
     return keep(instance, instance.step->begin_step(ids));
   });
 }
@@ -208,6 +193,9 @@ lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences
 lehr_status lehr_step_layer(lehr_runtime runtime, uint32_t layer, const lehr_selection* groups,
                             size_t count) {
   return with_step(runtime, [&](Instance& instance) -> Status {
+    if (instance.contents) {
+      return unsupported("a runtime with contents takes lehr_step_append and lehr_step_attend");
+    }
     LEHR_ASSIGN(const auto given, StructArray<const lehr_selection>::of(groups, count, "groups"));
     std::vector<runtime::GroupSelection> selections;
     selections.reserve(given.size());
@@ -226,7 +214,7 @@ lehr_status lehr_step_end(lehr_runtime runtime, lehr_step_report* out) {
     if (out != nullptr) {
       LEHR_ASSIGN(size, check_size(out, "out"));
     }
-    auto report = instance.step->end_step();
+    auto report = instance.contents ? instance.contents->end() : instance.step->end_step();
     if (!report) return keep(instance, std::move(report).error());
     if (out != nullptr) write_struct(out, size, to_c(*report, instance.platform.links.size()));
     return {};
@@ -235,6 +223,7 @@ lehr_status lehr_step_end(lehr_runtime runtime, lehr_step_report* out) {
 
 lehr_status lehr_step_abandon(lehr_runtime runtime) {
   return with_step(runtime, [&](Instance& instance) -> Status {
+    if (instance.contents) return keep(instance, instance.contents->abandon());
     if (!instance.step->in_step()) return invalid("no step is open");
     instance.step->abandon_step();
     return {};

@@ -77,4 +77,27 @@ Result<std::shared_ptr<Instance>> Registry::remove(std::uint64_t handle) {
   return found;
 }
 
+std::uint64_t Registry::add_trace(std::shared_ptr<OpenTrace> trace) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  return (static_cast<std::uint64_t>(Kind::kTrace) << kKindShift) |
+         traces_.insert(std::move(trace));
+}
+
+Result<std::shared_ptr<OpenTrace>> Registry::find_trace(std::uint64_t handle) {
+  if (handle >> kTagShift != static_cast<std::uint64_t>(Kind::kTrace) << (kKindShift - kTagShift))
+    return stale("not a handle of a trace");
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const std::shared_ptr<OpenTrace>* found = traces_.find(handle & kIdMask);
+  if (found == nullptr) return stale("the trace was closed");
+  return *found;
+}
+
+Result<std::shared_ptr<OpenTrace>> Registry::remove_trace(std::uint64_t handle) {
+  LEHR_ASSIGN(std::shared_ptr<OpenTrace> found, find_trace(handle));
+  const std::lock_guard<std::mutex> hold(mutex_);
+  if (traces_.find(handle & kIdMask) == nullptr) return stale("the trace was closed");
+  traces_.erase(handle & kIdMask);
+  return found;
+}
+
 }  // namespace lehr::capi

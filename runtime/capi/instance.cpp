@@ -72,6 +72,24 @@ Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, Mach
   return pages;
 }
 
+Result<std::unique_ptr<contents::Contents>> make_contents(const config::Config& config) {
+  contents::ContentsOptions options;
+  options.geometry = config.geometry();
+  if (config.geometry_dtype == "f16") {
+    options.element = contents::Element::kF16;
+  } else if (config.geometry_dtype == "bf16") {
+    options.element = contents::Element::kBf16;
+  } else if (config.geometry_dtype != "f32") {
+    return unsupported(fmt::format("geometry.dtype: \"{}\", contents are f32, f16 or bf16",
+                                   config.geometry_dtype));
+  }
+  if (config.geometry_page_bytes != 0)
+    return invalid("geometry.page_bytes: contents have the bytes that the geometry gives");
+  if (config.step_rounding == "e4m3") options.rounding = contents::Rounding::kE4m3;
+  if (config.step_rounding == "int8") options.rounding = contents::Rounding::kInt8;
+  return contents::Contents::create(options);
+}
+
 Status open_step_level(Instance& instance) {
   const config::Config& config = instance.config;
   runtime::RuntimeOptions options;
@@ -90,7 +108,14 @@ Status open_step_level(Instance& instance) {
       options.page_bytes != 0 ? options.page_bytes : options.geometry.page_bytes();
   LEHR_ASSIGN(options.tier_pages,
               tier_pages(config, instance.machine, instance.platform, page_bytes));
+  const bool with_contents = config.step_contents == "kv";
+  if (with_contents && instance.machine != MachineKind::kHost) {
+    return unsupported(
+        fmt::format("step.contents: \"kv\" needs machine = \"host\", found \"{}\"",
+                    config.top_machine));
+  }
   std::unique_ptr<runtime::Machine> machine;
+  runtime::HostMachine* keeper = nullptr;
   if (instance.machine == MachineKind::kSim) {
     machine = runtime::make_sim_machine();
   } else {
@@ -99,9 +124,17 @@ Status open_step_level(Instance& instance) {
     host.tier_pages = options.tier_pages;
     host.page_bytes = page_bytes;
     host.nvme_directory = config.nvme_path;
-    LEHR_ASSIGN(machine, runtime::make_host_machine(host));
+    if (with_contents) {
+      LEHR_ASSIGN(instance.contents, make_contents(config));
+      LEHR_ASSIGN(auto made, runtime::make_host_machine(host, *instance.contents));
+      keeper = made.get();
+      machine = std::move(made);
+    } else {
+      LEHR_ASSIGN(machine, runtime::make_host_machine(host));
+    }
   }
   LEHR_ASSIGN(instance.step, runtime::Runtime::create(std::move(options), std::move(machine)));
+  if (keeper != nullptr) instance.contents->attach(*instance.step, *keeper);
   return {};
 }
 

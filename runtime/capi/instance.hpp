@@ -9,6 +9,7 @@
 
 #include "kernels/base/result.hpp"
 #include "runtime/config/config.hpp"
+#include "runtime/contents/contents.hpp"
 #include "runtime/directory/service.hpp"
 #include "runtime/directory/slot_map.hpp"
 #include "runtime/runtime.hpp"
@@ -29,6 +30,7 @@ struct Instance {
 
   // Step level; absent without a geometry. Its calls take turns.
   std::mutex step_mutex;
+  std::unique_ptr<contents::Contents> contents;  ///< null where pages hold patterns or nothing
   std::unique_ptr<runtime::Runtime> step;
   directory::SlotMap<runtime::SequenceId> sequences;
   std::string step_broken;  ///< why nothing but closing is possible any more

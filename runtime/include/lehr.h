@@ -150,6 +150,12 @@ LEHR_API const char* lehr_reason_name(lehr_status status);
  */
 LEHR_API size_t lehr_last_error(char* buffer, size_t size);
 
+/* Bytes of the caller. Like handles, this struct never grows, so it has no struct_size. */
+typedef struct lehr_bytes {
+  const void* data;
+  size_t size;
+} lehr_bytes;
+
 /* ---- Runtime --------------------------------------------------------------------------------- */
 
 typedef struct lehr_runtime {
@@ -469,6 +475,212 @@ LEHR_API lehr_status lehr_step_abandon(lehr_runtime runtime);
  */
 LEHR_API lehr_status lehr_step_totals(lehr_runtime runtime, lehr_step_report* out);
 
+/* ---- Step level: contents -------------------------------------------------------------------- */
+
+/*
+ * With `step.contents = "kv"` (machine host) the pages of the step level hold K and V of the
+ * caller's model, and Lehr computes attention over them. A step is then lehr_step_begin or
+ * lehr_step_begin_tokens; for each layer from 0 lehr_step_append and, if Lehr is to attend,
+ * lehr_step_attend; then lehr_step_end. Sequences start empty (prompt_tokens 0), and
+ * lehr_sequence_append and lehr_step_layer are refused. lehr_step_abandon rolls the step's
+ * sequences back to where it began.
+ */
+
+/* A tensor in memory of the caller: DLPack's fields. device_type: 1 (CPU). dtype_code: 2 float, 4
+ * bfloat. Strides in elements; NULL: dense. The last axis must be dense. */
+typedef struct lehr_tensor {
+  uint32_t struct_size;
+  int32_t device_type;
+  void* data;
+  int32_t device_id;
+  int32_t ndim;
+  uint8_t dtype_code;
+  uint8_t dtype_bits;
+  uint16_t dtype_lanes; /* 1 */
+  uint32_t reserved;
+  const int64_t* shape;
+  const int64_t* strides;
+  uint64_t byte_offset;
+} lehr_tensor;
+
+/*
+ * Begins a step in which sequence i gets tokens[i] tokens (0: it only takes a place in the batch).
+ * One token each: as lehr_step_begin, the policy decides where pages live. Else it is a chunk
+ * (prefill, drafted tokens): its full pages are placed as those of a prompt, and everything is
+ * read. Thread: serial. Stream: later layers follow it; `stream` is NULL on host. Blocks: no.
+ * Errors: INVALID inside a step or of a suspended sequence; NO_SPACE below HBM; UNSUPPORTED without
+ *   contents.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_step_begin_tokens(lehr_runtime runtime, const lehr_sequence* sequences,
+                                            const uint32_t* tokens, size_t count, void* stream);
+
+/*
+ * K and V of a layer's new tokens, [batch, kv_heads, tokens, head_dim] each, in the element type of
+ * `geometry.dtype` and K as it enters the dot product (after RoPE). tokens is the largest of the
+ * step; rows past a sequence's own number are not read. The bytes are copied before it returns.
+ * Thread: serial. Stream: after the layers before it. Blocks: while bytes are copied or moved.
+ * Errors: OUT_OF_RANGE layer order; LAYOUT_MISMATCH shape or dtype; UNSUPPORTED device.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_step_append(lehr_runtime runtime, uint32_t layer, const lehr_tensor* k,
+                                      const lehr_tensor* v);
+
+enum {
+  LEHR_SELECT_ALL = 0,
+  LEHR_SELECT_COUNT = 1, /* amount: pages */
+  LEHR_SELECT_RATIO = 2, /* amount: share of the pages, (0, 1] */
+  LEHR_SELECT_MASS = 3   /* amount: share of the mass that box scores promise, (0, 1] */
+};
+
+typedef struct lehr_attend_request {
+  uint32_t struct_size;
+  uint32_t layer;
+  const lehr_tensor* q;   /* [batch, q_heads, tokens, head_dim]: f32, f16 or bf16 */
+  const lehr_tensor* out; /* the same shape and dtype, strides of its own */
+  float scale;            /* of q.k; 0: 1 / sqrt(head_dim) */
+  float soft_cap;         /* cap * tanh(s / cap); 0: none */
+  uint32_t window;        /* a query sees only its latest `window` tokens; 0: all */
+  int32_t select_by;      /* LEHR_SELECT_*; but ALL only with one token each */
+  float select_amount;
+  uint32_t select_sinks;  /* first pages that are always read; 0: 1 */
+  uint32_t select_recent; /* last pages that are always read; 0: 4 */
+  uint32_t code_pitch;    /* pages between rows of mass and peak, at least those of each context */
+  uint8_t* mass;   /* [batch][kv_heads][code_pitch] or NULL: code c for a share of 2^(-c/8) of the
+                      last query's softmax mass, mean over the group's query heads; 255 for none */
+  uint8_t* peak;   /* the same, the maximum over the query heads; or NULL */
+  uint32_t causal; /* 0 or 1: causal, the only mask there is */
+  uint32_t reserved;
+} lehr_attend_request;
+
+/*
+ * Attention of a layer's new tokens over all tokens before them and themselves, causal. The result
+ * does not depend on where pages live. mass and peak may be NULL.
+ * Thread: serial. Stream: after lehr_step_append of the layer. Blocks: until `out` is written.
+ * Errors: OUT_OF_RANGE layer order or code_pitch; LAYOUT_MISMATCH shape; UNSUPPORTED device, dtype
+ *   or selection; MASK for any but a causal mask.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_step_attend(lehr_runtime runtime, const lehr_attend_request* request);
+
+/*
+ * Rolls sequences back to their first tokens[i] tokens; pages past them are let go.
+ * Thread: serial. Stream: none. Blocks: on host, while a page comes back to be written.
+ * Errors: INVALID inside a step or of a suspended sequence; OUT_OF_RANGE beyond its end.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_sequence_truncate(lehr_runtime runtime, const lehr_sequence* sequences,
+                                            const uint64_t* tokens, size_t count,
+                                            lehr_status* statuses);
+
+/*
+ * Empties sequences; they stay, as new ones.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step or of a suspended sequence.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_sequence_reset(lehr_runtime runtime, const lehr_sequence* sequences,
+                                         size_t count, lehr_status* statuses);
+
+/*
+ * Sequence i becomes what sequence parents[i] (an index into the array) was; pages are shared as
+ * after lehr_sequence_fork. All or none.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step, of a suspended sequence or one that is named twice; OUT_OF_RANGE.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_sequence_reorder(lehr_runtime runtime, const lehr_sequence* sequences,
+                                           const uint32_t* parents, size_t count);
+
+/*
+ * Dense copies of a layer's K and V, [batch, kv_heads, tokens, head_dim]; rows past a sequence's
+ * end become 0. Thread: serial. Stream: none. Blocks: until all is copied. Errors: INVALID inside a
+ * step of one token; LAYOUT_MISMATCH shape or dtype; UNSUPPORTED without contents. Since: 0.1.
+ * Stability: experimental.
+ */
+LEHR_API lehr_status lehr_sequence_gather(lehr_runtime runtime, uint32_t layer,
+                                          const lehr_sequence* sequences, size_t count,
+                                          const lehr_tensor* k, const lehr_tensor* v);
+
+typedef struct lehr_contents_report {
+  uint32_t struct_size;
+  uint32_t reserved;
+  uint64_t read_in_hbm;   /* pages that attention read in HBM */
+  uint64_t read_in_place; /* in their home tier */
+  uint64_t read_below;    /* below it, through a copy */
+  uint64_t moved_pages;   /* pages that crossed between tiers, and their bytes: counted where they
+                             were copied, not where it was decided */
+  uint64_t moved_bytes;
+} lehr_contents_report;
+
+/*
+ * What attention read and what crossed between tiers since the runtime was opened.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: UNSUPPORTED without contents.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_contents_read(lehr_runtime runtime, lehr_contents_report* out);
+
+/* ---- Attention traces ------------------------------------------------------------------------ */
+
+typedef struct lehr_trace {
+  uint64_t id;
+} lehr_trace;
+
+typedef struct lehr_trace_desc {
+  uint32_t struct_size;
+  uint32_t with_peak; /* 0 or 1 */
+  lehr_bytes path;    /* ends in ".zst": compressed */
+  lehr_bytes model;
+  lehr_bytes workload;
+  uint32_t page_tokens;
+  uint32_t q_heads;
+  uint32_t kv_heads;
+  uint32_t head_dim;
+  uint32_t kv_bytes_per_element;
+  uint32_t model_layers;
+  const uint32_t* layer_ids; /* those that are recorded, ascending */
+  uint32_t layer_count;
+  uint32_t prompt_tokens;
+} lehr_trace_desc;
+
+/*
+ * Opens a writer of an attention trace. Nothing is visible under `path` before lehr_trace_close: a
+ * crash leaves no file, and an earlier one as it was. Memory is bounded.
+ * Thread: any. Stream: none. Blocks: while a file is made.
+ * Errors: INVALID description; IO, NO_SPACE.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_trace_open(const lehr_trace_desc* desc, lehr_trace* out);
+
+/*
+ * Adds a step: codes [layers][kv_heads][pages], where pages is that of the step's context,
+ * ceil((prompt + step + 1) / page_tokens), and `pitch` the distance between rows. `peak` is NULL
+ * exactly if it is not recorded.
+ * Thread: one at a time for a trace. Stream: none. Blocks: while bytes are written.
+ * Errors: OUT_OF_RANGE pitch; IO, NO_SPACE, after which the trace takes no more.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_trace_step(lehr_trace trace, const uint8_t* mass, const uint8_t* peak,
+                                     uint32_t pitch);
+
+/*
+ * Completes the trace and makes it visible. `tokens`: the ids of all prompt + steps tokens, or
+ * NULL. The handle is stale afterwards, also if this fails; then there is no file.
+ * Thread: one at a time for a trace. Stream: none. Blocks: while bytes are written.
+ * Errors: INVALID without steps or with another count; IO, NO_SPACE.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_trace_close(lehr_trace trace, const int32_t* tokens, size_t count);
+
+/*
+ * Gives a trace up; no file remains of it.
+ * Thread: one at a time for a trace. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_trace_discard(lehr_trace trace);
+
 /* ---- Placement level: names and pools -------------------------------------------------------- */
 
 #define LEHR_MAX_KEY_BYTES 255
@@ -476,12 +688,6 @@ LEHR_API lehr_status lehr_step_totals(lehr_runtime runtime, lehr_step_report* ou
 /* Tiers of the placement level, as bits of a filter and as values of `tier` fields. */
 enum { LEHR_TIER_HOST = 0, LEHR_TIER_NVME = 1 };
 enum { LEHR_TIER_BIT_HOST = 1, LEHR_TIER_BIT_NVME = 2 };
-
-/* Bytes of the caller. Like handles, this struct never grows, so it has no struct_size. */
-typedef struct lehr_bytes {
-  const void* data;
-  size_t size;
-} lehr_bytes;
 
 /*
  * How a block of a pool lies in memory; strides and offsets in bytes. opaque_bytes > 0: nothing but

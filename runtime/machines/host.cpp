@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/machines/host.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <unordered_set>
@@ -30,11 +31,12 @@ transfer::Cause cause_of(const PageOp& op) {
                            : transfer::Cause::kDemandLoad;
 }
 
-class HostMachine final : public Machine {
+class Host final : public HostMachine {
  public:
-  HostMachine(std::unique_ptr<transfer::TransferEngine> engine, TierId home,
-              std::vector<SlotId> staging)
-      : engine_(std::move(engine)), home_(home), staging_(std::move(staging)) {}
+  /// Without a source, contents are patterns.
+  Host(std::unique_ptr<transfer::TransferEngine> engine, TierId home, std::vector<SlotId> staging,
+       PageSource* source)
+      : engine_(std::move(engine)), home_(home), staging_(std::move(staging)), source_(source) {}
 
   MachineTraits traits() const override { return {.moves_bytes = true}; }
 
@@ -59,8 +61,8 @@ class HostMachine final : public Machine {
   std::vector<std::string> notes() const override {
     const transfer::EngineStats stats = engine_->stats();
     std::vector<std::string> out;
-    out.push_back(
-        fmt::format("verified {} page reads ({} bytes) by content", verified_, verified_bytes_));
+    out.push_back(fmt::format("verified {} page reads ({} bytes) by {}", verified_, verified_bytes_,
+                              source_ == nullptr ? "content" : "stamp"));
     for (const transfer::LinkStats& link : stats.links) {
       Bytes bytes = 0;
       for (const Bytes b : link.bytes) bytes += b;
@@ -70,6 +72,31 @@ class HostMachine final : public Machine {
     out.insert(out.end(), stats.notices.begin(), stats.notices.end());
     return out;
   }
+
+  std::span<std::byte> memory(TierId tier, SlotId slot) const override { return bytes(tier, slot); }
+
+  Status read_below(TierId tier, SlotId slot, PageId page, std::uint32_t version,
+                    std::span<std::byte> out) override {
+    if (staged_ == staging_.size()) LEHR_TRY(flush());
+    const Place staging{home_, staging_[staged_++]};
+    PageOp op{PageOp::Kind::kCopy, tier, home_, page, version, slot, staging.slot};
+    LEHR_TRY(move(op, {tier, slot}));
+    LEHR_TRY(flush());
+    const auto contents = bytes(staging.tier, staging.slot);
+    std::copy_n(contents.begin(), std::min(contents.size(), out.size()), out.begin());
+    return {};
+  }
+
+  std::vector<PageOp> take_deferred() override { return std::exchange(deferred_, {}); }
+
+  Status fill_now(std::span<const PageOp> ops) override {
+    for (const PageOp& op : ops) LEHR_TRY(fill(op));
+    if (!deferred_.empty()) return internal_error("host machine: contents were promised");
+    return flush();
+  }
+
+  std::uint64_t moved_pages() const override { return moved_; }
+  Bytes moved_bytes() const override { return moved_bytes_; }
 
  private:
   static std::uint64_t key(TierId tier, SlotId slot) { return (std::uint64_t{tier} << 32) | slot; }
@@ -100,13 +127,24 @@ class HostMachine final : public Machine {
     if (!is_memory(op.to)) {  // made in a staging slot of the home tier, then moved
       if (staged_ == staging_.size()) LEHR_TRY(flush());
       const Place staging{home_, staging_[staged_++]};
-      PagePattern(op.page, op.version).fill(bytes(staging.tier, staging.slot));
+      if (!write_contents(op, bytes(staging.tier, staging.slot))) return {};
       LEHR_TRY(engine_->stamp(staging, op.page, op.version));
       return move(op, staging);
     }
     if (touched_.contains(key(op.to, op.to_slot))) LEHR_TRY(flush());
-    PagePattern(op.page, op.version).fill(bytes(op.to, op.to_slot));
+    if (!write_contents(op, bytes(op.to, op.to_slot))) return {};
     return engine_->stamp({op.to, op.to_slot}, op.page, op.version);
+  }
+
+  /// False where the source has them later: the operation is kept for then.
+  bool write_contents(const PageOp& op, std::span<std::byte> out) {
+    if (source_ == nullptr) {
+      PagePattern(op.page, op.version).fill(out);
+      return true;
+    }
+    if (source_->fill(op.page, op.version, out)) return true;
+    deferred_.push_back(op);
+    return false;
   }
 
   Status read(const PageOp& op) {
@@ -115,7 +153,7 @@ class HostMachine final : public Machine {
     LEHR_ASSIGN(const transfer::Lease lease, engine_->lease(place, transfer::LeaseMode::kRead));
     const auto contents = bytes(op.from, op.from_slot);
     if (!lease.ready() || !engine_->holds(place, op.page, op.version) ||
-        !PagePattern(op.page, op.version).matches(contents)) {
+        (source_ == nullptr && !PagePattern(op.page, op.version).matches(contents))) {
       return corrupt(
           fmt::format("tier {}, slot {}: expected page {} version {}, found other contents",
                       op.from, op.from_slot, op.page, op.version),
@@ -165,7 +203,11 @@ class HostMachine final : public Machine {
     transfer::MoveResult results[64];
     for (std::size_t n = engine_->poll(results); n > 0; n = engine_->poll(results)) {
       for (const transfer::MoveResult& r : std::span(results).first(n)) {
-        if (r.code == Code::kOk) continue;
+        if (r.code == Code::kOk) {
+          ++moved_;
+          moved_bytes_ += r.bytes;
+          continue;
+        }
         return Error{r.code, r.reason,
                      fmt::format("moving page {} from tier {} to tier {} failed", r.page,
                                  r.from.tier, r.to.tier)};
@@ -179,6 +221,8 @@ class HostMachine final : public Machine {
   std::unique_ptr<transfer::TransferEngine> engine_;
   TierId home_;
   std::vector<SlotId> staging_;
+  PageSource* source_;
+  std::vector<PageOp> deferred_;
   std::size_t staged_ = 0;
   std::vector<transfer::PageMove> moves_;
   std::vector<transfer::Submission> said_;
@@ -187,6 +231,8 @@ class HostMachine final : public Machine {
   std::unordered_set<std::uint64_t> arriving_;  ///< slots that unfinished moves write
   std::uint64_t verified_ = 0;
   Bytes verified_bytes_ = 0;
+  std::uint64_t moved_ = 0;
+  Bytes moved_bytes_ = 0;
   Seconds measured_ = 0;
 };
 
@@ -201,9 +247,7 @@ Status take_all(transfer::TransferEngine& engine, TierId tier, std::uint32_t cou
   return {};
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Machine>> make_host_machine(const HostMachineOptions& options) {
+Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, PageSource* source) {
   const placement::Platform& platform = options.platform;
   transfer::HostEngineConfig config;
   config.page_bytes = options.page_bytes;
@@ -235,8 +279,20 @@ Result<std::unique_ptr<Machine>> make_host_machine(const HostMachineOptions& opt
     LEHR_TRY(take_all(*engine, static_cast<TierId>(t), pages));
     for (std::uint32_t i = options.tier_pages[t]; i < pages; ++i) staging.push_back(i);
   }
-  return std::unique_ptr<Machine>(
-      new HostMachine(std::move(engine), platform.home, std::move(staging)));
+  return std::unique_ptr<HostMachine>(
+      std::make_unique<Host>(std::move(engine), platform.home, std::move(staging), source));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Machine>> make_host_machine(const HostMachineOptions& options) {
+  LEHR_ASSIGN(auto made, make(options, nullptr));
+  return std::unique_ptr<Machine>(std::move(made));
+}
+
+Result<std::unique_ptr<HostMachine>> make_host_machine(const HostMachineOptions& options,
+                                                       PageSource& source) {
+  return make(options, &source);
 }
 
 }  // namespace lehr::runtime

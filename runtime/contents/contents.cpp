@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps, and the pages that they fill. Attention is in contents_attend.cpp.
+#include "runtime/contents/contents.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/core.h>
+
+#include "kernels/quantize.hpp"
+
+namespace lehr::contents {
+
+using runtime::PageOp;
+using runtime::PageTable;
+
+Contents::Contents(const ContentsOptions& options)
+    : geometry_(options.geometry),
+      page_{options.geometry.page_tokens, options.geometry.head_dim, options.element},
+      rounding_(options.rounding) {}
+
+Result<std::unique_ptr<Contents>> Contents::create(const ContentsOptions& options) {
+  const KvGeometry& g = options.geometry;
+  if (g.head_dim % 8 != 0 || g.head_dim > kMostDim) {
+    return unsupported(fmt::format(
+        "geometry.head_dim: {}, contents need a multiple of 8, at most {}", g.head_dim, kMostDim));
+  }
+  if (g.page_tokens > kMostPageTokens) {
+    return unsupported(fmt::format("geometry.page_tokens: {}, contents need at most {}",
+                                   g.page_tokens, kMostPageTokens));
+  }
+  if (g.kv_heads == 0 || g.q_heads % g.kv_heads != 0) {
+    return invalid(fmt::format("geometry.q_heads: {}, expected a multiple of the {} KV heads",
+                               g.q_heads, g.kv_heads));
+  }
+  if (options.rounding != Rounding::kNone && (g.head_dim % 32 != 0)) {
+    return unsupported("step.rounding: head_dim must be a multiple of 32");
+  }
+  return std::unique_ptr<Contents>(new Contents(options));
+}
+
+void Contents::attach(runtime::Runtime& runtime, runtime::HostMachine& machine) {
+  runtime_ = &runtime;
+  machine_ = &machine;
+  home_ = runtime.options().platform.home;
+}
+
+void Contents::created(SequenceId id) {
+  SequenceState& state = sequences_[id];
+  state.tail = std::make_shared<Tail>(page_.bytes() * geometry_.groups());
+  state.mass.assign(geometry_.groups(), {});
+  state.peak.assign(geometry_.groups(), {});
+}
+
+void Contents::forked(SequenceId parent, SequenceId child) {
+  sequences_[child] = sequences_.at(parent);
+}
+
+std::byte* Contents::tail_of(SequenceId id, std::uint32_t group) {
+  std::shared_ptr<Tail>& tail = sequences_.at(id).tail;
+  if (tail.use_count() > 1) tail = std::make_shared<Tail>(*tail);
+  return tail->data() + page_.bytes() * group;
+}
+
+bool Contents::fill(PageId page, std::uint32_t, std::span<std::byte> out) {
+  const auto found = writing_.find(page);
+  if (found == writing_.end()) return false;
+  std::memcpy(out.data(), found->second, page_.bytes());
+  return true;
+}
+
+Status Contents::begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens) {
+  if (mode_ != Mode::kIdle) return invalid("a step is open already");
+  batch_.clear();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const auto before = runtime_->tokens(batch[i]);
+    if (!before) return not_found(fmt::format("no sequence {}", batch[i]));
+    for (const Member& m : batch_) {
+      if (m.id == batch[i]) return invalid(fmt::format("sequence {} is named twice", m.id));
+    }
+    batch_.push_back({batch[i], tokens[i], *before, nullptr});
+  }
+  const bool single =
+      std::all_of(tokens.begin(), tokens.end(), [](std::uint32_t n) { return n == 1; });
+  if (single) {
+    LEHR_TRY(runtime_->begin_step(batch));
+  } else {
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
+      Status grown = runtime_->append(batch_[i].id, batch_[i].tokens);
+      if (grown) continue;
+      (void)machine_->take_deferred();
+      for (std::size_t j = 0; j < i; ++j)
+        LEHR_TRY(runtime_->truncate(batch_[j].id, batch_[j].before));
+      return grown;
+    }
+    for (PageOp& op : machine_->take_deferred()) deferred_[op.page].push_back(op);
+  }
+  if (!single || rounding_ != Rounding::kNone) {  // full pages are written over what was the tail
+    for (Member& m : batch_) m.tail = sequences_.at(m.id).tail;
+  }
+  boxes_.resize(std::size_t{runtime_->table().rows()} * 2 * page_.dim);
+  mode_ = single ? Mode::kStep : Mode::kChunk;
+  layer_ = 0;
+  appended_ = false;
+  attended_ = false;
+  before_ = stats_;
+  return {};
+}
+
+/// The page's contents are whole, or as whole as this chunk makes them: to every copy that waits.
+Status Contents::bring(PageId page) {
+  const auto found = deferred_.find(page);
+  if (found == deferred_.end()) return {};
+  LEHR_TRY(machine_->fill_now(found->second));
+  deferred_.erase(found);
+  return {};
+}
+
+Status Contents::page_filled(PageId page, std::byte* contents) {
+  if (rounding_ != Rounding::kNone) round(contents);
+  box_of(page_, contents, boxes_.data() + std::size_t{page} * 2 * page_.dim, scratch_);
+  if (mode_ == Mode::kStep) return {};  // the step loop asks for it
+  writing_[page] = contents;
+  Status brought = bring(page);
+  writing_.erase(page);
+  return brought;
+}
+
+Status Contents::write_rows(std::size_t index, std::uint32_t head, const Tensor& k,
+                            const Tensor& v) {
+  const Member& m = batch_[index];
+  if (m.tokens == 0) return {};
+  const std::uint32_t group = layer_ * geometry_.kv_heads + head;
+  std::byte* const contents = tail_of(m.id, group);
+  const auto blocks = runtime_->blocks(m.id);
+  const PageId offset = runtime_->table().group_offset(layer_, head);
+  const std::size_t row_bytes = std::size_t{page_.dim} * bytes_of(page_.element);
+  for (std::uint32_t j = 0; j < m.tokens; ++j) {
+    const std::uint64_t position = m.before + j;
+    const std::size_t token = position % page_.tokens;
+    if (token == 0) std::memset(contents, 0, page_.bytes());
+    std::memcpy(contents + token * row_bytes, k.row(index, head, j), row_bytes);
+    std::memcpy(contents + page_.half_bytes() + token * row_bytes, v.row(index, head, j),
+                row_bytes);
+    if (token + 1 == page_.tokens)
+      LEHR_TRY(page_filled(blocks[position / page_.tokens] + offset, contents));
+  }
+  const PageId tail = blocks.back() + offset;
+  if (mode_ == Mode::kStep) {
+    writing_[tail] = contents;
+  } else if ((m.before + m.tokens) % page_.tokens != 0) {
+    writing_[tail] = contents;
+    LEHR_TRY(bring(tail));
+    writing_.erase(tail);
+  }
+  return {};
+}
+
+Status Contents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
+  if (layer != next || next >= geometry_.layers)
+    return invalid(fmt::format("layer: {}, expected {}", layer, next), Reason::kOutOfRange);
+  std::uint32_t most = 0;
+  for (const Member& m : batch_) most = std::max(most, m.tokens);
+  LEHR_TRY(check_tensor(k, "k", batch_.size(), geometry_.kv_heads, most, page_.dim, page_.element));
+  LEHR_TRY(check_tensor(v, "v", batch_.size(), geometry_.kv_heads, most, page_.dim, page_.element));
+  if (appended_) LEHR_TRY(close_layer());
+  writing_.clear();
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head)
+      LEHR_TRY(write_rows(i, head, k, v));
+  }
+  appended_ = true;
+  return {};
+}
+
+/// The layer is done; without an attend() its tails are still written.
+Status Contents::close_layer() {
+  if (!attended_ && mode_ == Mode::kStep) LEHR_TRY(run_layer(nullptr));
+  writing_.clear();
+  ++layer_;
+  appended_ = false;
+  attended_ = false;
+  return {};
+}
+
+Result<runtime::StepReport> Contents::end() {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  if (layer_ + (appended_ ? 1 : 0) != geometry_.layers) {
+    return invalid(fmt::format("{} of {} layers have their K and V", layer_ + (appended_ ? 1 : 0),
+                               geometry_.layers));
+  }
+  LEHR_TRY(close_layer());
+  const Mode was = std::exchange(mode_, Mode::kIdle);
+  deferred_.clear();
+  batch_.clear();
+  if (was == Mode::kStep) return runtime_->end_step();
+  runtime::StepReport report;
+  report.hits = stats_.read_in_hbm - before_.read_in_hbm;
+  report.staged = stats_.read_below - before_.read_below;
+  report.misses = stats_.read_in_place - before_.read_in_place + report.staged;
+  report.reads = report.hits + report.misses;
+  return report;
+}
+
+void Contents::roll_back(const Member& m) {
+  SequenceState& state = sequences_.at(m.id);
+  if (m.tail) state.tail = m.tail;
+  const std::uint32_t pages = geometry_.pages_for(m.before);
+  for (auto& codes : state.mass) codes.resize(std::min<std::size_t>(codes.size(), pages));
+  for (auto& codes : state.peak) codes.resize(std::min<std::size_t>(codes.size(), pages));
+}
+
+Status Contents::abandon() {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  if (mode_ == Mode::kStep) runtime_->abandon_step();
+  mode_ = Mode::kIdle;
+  writing_.clear();
+  deferred_.clear();
+  (void)machine_->take_deferred();
+  for (const Member& m : batch_) {
+    LEHR_TRY(runtime_->truncate(m.id, m.before));
+    roll_back(m);
+  }
+  batch_.clear();
+  return {};
+}
+
+Status Contents::truncate(SequenceId id, std::uint64_t tokens) {
+  if (mode_ != Mode::kIdle) return invalid("a sequence cannot be truncated inside a step");
+  const auto now = runtime_->tokens(id);
+  if (!now) return not_found(fmt::format("no sequence {}", id));
+  const std::uint64_t page = tokens / page_.tokens;
+  const bool in_tail = *now % page_.tokens != 0 && page == *now / page_.tokens;
+  std::shared_ptr<Tail> tail;
+  if (tokens < *now && tokens % page_.tokens != 0 && !in_tail) {
+    // The page that is partial from now on comes back to where it can be written.
+    tail = std::make_shared<Tail>(page_.bytes() * geometry_.groups());
+    below_.resize(page_.bytes());
+    for (std::uint32_t group = 0; group < geometry_.groups(); ++group) {
+      const PageId from = runtime_->blocks(id)[page] + group * PageTable::kRun;
+      LEHR_ASSIGN(const std::byte* contents, locate(from, 0, false));
+      std::memcpy(tail->data() + page_.bytes() * group, contents, page_.bytes());
+    }
+  }
+  LEHR_TRY(runtime_->truncate(id, tokens));
+  roll_back({id, 0, tokens, tail});
+  return {};
+}
+
+Status Contents::reorder(std::span<const SequenceId> ids, std::span<const std::uint32_t> parents) {
+  if (mode_ != Mode::kIdle) return invalid("sequences cannot be reordered inside a step");
+  LEHR_TRY(runtime_->reorder(ids, parents));
+  std::vector<SequenceState> next;
+  for (const std::uint32_t parent : parents) next.push_back(sequences_.at(ids[parent]));
+  for (std::size_t i = 0; i < ids.size(); ++i) sequences_[ids[i]] = std::move(next[i]);
+  return {};
+}
+
+void Contents::round(std::byte* contents) const {
+  const kernels::StepShape shape{1, 1, 1, page_.dim, page_.tokens, 1, 1, DType::kF16, {}};
+  const DType to = rounding_ == Rounding::kE4m3 ? DType::kE4m3 : DType::kInt8;
+  const std::size_t count = 2 * std::size_t{page_.tokens} * page_.dim;
+  std::vector<float> values(count);
+  // The kernels' pages are 128-byte aligned and of 16 bits.
+  const auto aligned = [](std::vector<std::byte>& v) {
+    const auto at = reinterpret_cast<std::uintptr_t>(v.data());
+    return v.data() +
+           (kernels::kPageAlignment - at % kernels::kPageAlignment) % kernels::kPageAlignment;
+  };
+  std::vector<std::byte> from_memory(2 * count + kernels::kPageAlignment);
+  std::vector<std::byte> to_memory(kernels::slot_bytes(to, page_.tokens, page_.dim) +
+                                   kernels::kPageAlignment);
+  std::byte* const from = aligned(from_memory);
+  std::byte* const stored = aligned(to_memory);
+  to_floats(page_.element, contents, values.data(), count);
+  from_floats(Element::kF16, values.data(), from, count);
+  const kernels::PageEntry source =
+      kernels::make_entry(reinterpret_cast<std::uintptr_t>(from), false, DType::kF16);
+  const auto destination = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stored));
+  kernels::QuantizeParams params;
+  params.sources = &source;
+  params.destinations = &destination;
+  params.count = 1;
+  params.to = to;
+  if (!kernels::quantize_reference(shape, params)) return;  // shapes were checked at the start
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t half = count / 2;
+    values[i] = kernels::stored_value(stored, to, page_.tokens, page_.dim, i < half ? 0 : 1,
+                                      static_cast<std::uint32_t>(i % half / page_.dim),
+                                      static_cast<std::uint32_t>(i % page_.dim));
+  }
+  from_floats(page_.element, values.data(), contents, count);
+}
+
+ContentsStats Contents::stats() const {
+  ContentsStats out = stats_;
+  out.moved_pages = machine_->moved_pages();
+  out.moved_bytes = machine_->moved_bytes();
+  return out;
+}
+
+}  // namespace lehr::contents

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over the pages of a batch, wherever they lie, and dense copies of them.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include <fmt/core.h>
+
+#include "kernels/base/mass.hpp"
+#include "runtime/contents/contents.hpp"
+
+namespace lehr::contents {
+
+namespace {
+
+float scale_of(const AttendCall& call, std::uint32_t dim) {
+  return call.scale != 0 ? call.scale : 1.0F / std::sqrt(static_cast<float>(dim));
+}
+
+}  // namespace
+
+/// Where a page can be read now. `scratch_at`: where in below_ a copy from a file may go.
+Result<const std::byte*> Contents::locate(PageId page, std::size_t scratch_at, bool count) {
+  const runtime::PageTable& table = runtime_->table();
+  if (resident(table.residency[page], kHbm)) {
+    if (count) ++stats_.read_in_hbm;
+    return static_cast<const std::byte*>(machine_->memory(kHbm, table.slot[kHbm][page]).data());
+  }
+  if (resident(table.residency[page], home_)) {
+    if (count) ++stats_.read_in_place;
+    return static_cast<const std::byte*>(machine_->memory(home_, table.slot[home_][page]).data());
+  }
+  for (std::size_t tier = std::size_t{home_} + 1; tier < table.slot.size(); ++tier) {
+    if (!resident(table.residency[page], static_cast<TierId>(tier))) continue;
+    if (count) ++stats_.read_below;
+    std::byte* const out = below_.data() + scratch_at;
+    LEHR_TRY(machine_->read_below(static_cast<TierId>(tier), table.slot[tier][page], page,
+                                  table.version[page], {out, page_.bytes()}));
+    return static_cast<const std::byte*>(out);
+  }
+  return internal_error(fmt::format("page {} has no copy anywhere", page));
+}
+
+/// Pages of a group for this step: those chosen by the boxes of its keys.
+void Contents::choose(const AttendCall& call, std::size_t member, std::uint32_t head) {
+  const Member& m = batch_[member];
+  const auto blocks = runtime_->blocks(m.id);
+  auto& out = chosen_[member * geometry_.kv_heads + head];
+  scores_.resize(blocks.size());
+  if (call.choice.by != ChoiceRule::By::kAll) {
+    const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
+    const std::size_t dim = page_.dim;
+    q_.resize(ratio * dim);
+    for (std::uint32_t i = 0; i < ratio; ++i)
+      to_floats(call.q.element, call.q.row(member, std::size_t{head} * ratio + i, 0),
+                q_.data() + i * dim, dim);
+    const PageId offset = runtime_->table().group_offset(layer_, head);
+    for (std::size_t p = 0; p + 1 < blocks.size(); ++p) {
+      const float* box = boxes_.data() + (std::size_t{blocks[p]} + offset) * 2 * dim;
+      scores_[p] = box_score(page_.dim, q_.data(), ratio, box);
+    }
+    // The tail has no box yet and is read in any case: it outranks nothing.
+    scores_.back() = -std::numeric_limits<float>::infinity();
+  }
+  choose_pages(call.choice, scores_, scale_of(call, page_.dim), out);
+}
+
+/// The step loop's layer: what is read, from where; what moves.
+Status Contents::run_layer(const AttendCall* call) {
+  std::vector<runtime::GroupSelection> groups;
+  chosen_.resize(batch_.size() * geometry_.kv_heads);
+  for (std::size_t i = 0; i < batch_.size() && call != nullptr; ++i) {
+    SequenceState& state = sequences_.at(batch_[i].id);
+    const std::size_t pages = runtime_->blocks(batch_[i].id).size();
+    for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
+      choose(*call, i, head);
+      const std::uint32_t group = layer_ * geometry_.kv_heads + head;
+      state.mass[group].resize(pages, kNoMass);
+      state.peak[group].resize(pages, kNoMass);
+      runtime::GroupSelection selection;
+      selection.sequence = batch_[i].id;
+      selection.kv_head = head;
+      selection.pages = chosen_[i * geometry_.kv_heads + head];
+      selection.mass = state.mass[group].data();
+      selection.peak = state.peak[group].data();
+      groups.push_back(selection);
+    }
+  }
+  return runtime_->run_layer(layer_, groups);
+}
+
+void Contents::note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
+                         std::span<const std::uint32_t> pages) {
+  const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
+  const std::uint32_t group = layer_ * geometry_.kv_heads + head;
+  SequenceState& state = sequences_.at(batch_[member].id);
+  const std::size_t all = runtime_->blocks(batch_[member].id).size();
+  state.mass[group].resize(all, kNoMass);
+  state.peak[group].resize(all, kNoMass);
+  const std::size_t row = (member * geometry_.kv_heads + head) * std::size_t{call.code_pitch};
+  MassCode* const mass = call.mass == nullptr ? nullptr : call.mass + row;
+  MassCode* const peak = call.peak == nullptr ? nullptr : call.peak + row;
+  if (mass != nullptr) std::fill_n(mass, call.code_pitch, kNoMass);
+  if (peak != nullptr) std::fill_n(peak, call.code_pitch, kNoMass);
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    float sum = 0;
+    float most = 0;
+    for (std::uint32_t r = 0; r < ratio; ++r) {
+      const SoftmaxPair pair = pairs_[i * ratio + r];
+      if (pair.d == 0.0F || totals_[r].d == 0.0F) continue;
+      const float share = pair.d * std::exp2(pair.m - totals_[r].m) / totals_[r].d;
+      sum += share;
+      most = std::max(most, share);
+    }
+    const MassCode mean_code = mass_code(sum / static_cast<float>(ratio));
+    const MassCode peak_code = mass_code(most);
+    state.mass[group][pages[i]] = mean_code;
+    state.peak[group][pages[i]] = peak_code;
+    if (mass != nullptr) mass[pages[i]] = mean_code;
+    if (peak != nullptr) peak[pages[i]] = peak_code;
+  }
+}
+
+Status Contents::attend_member(const AttendCall& call, std::size_t member, std::uint32_t head) {
+  const Member& m = batch_[member];
+  if (m.tokens == 0) return {};
+  const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
+  const std::size_t dim = page_.dim;
+  const auto blocks = runtime_->blocks(m.id);
+  const PageId offset = runtime_->table().group_offset(layer_, head);
+  const std::uint64_t tokens = m.before + m.tokens;
+  auto& pages = chosen_[member * geometry_.kv_heads + head];
+  if (mode_ == Mode::kChunk) choose_pages({}, std::vector<float>(blocks.size()), 1, pages);
+  below_.resize(pages.size() * page_.bytes());
+  refs_.clear();
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const std::uint64_t first = std::uint64_t{pages[i]} * page_.tokens;
+    const auto here =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(page_.tokens, tokens - first));
+    const std::byte* data = nullptr;
+    if (mode_ == Mode::kChunk && here < page_.tokens) {
+      data = tail_of(m.id, layer_ * geometry_.kv_heads + head);
+    } else {
+      LEHR_ASSIGN(data, locate(blocks[pages[i]] + offset, i * page_.bytes(), true));
+    }
+    refs_.push_back({data, first, here});
+  }
+  const std::uint32_t rows = m.tokens * ratio;
+  q_.resize(rows * dim);
+  out_.resize(rows * dim);
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    to_floats(call.q.element,
+              call.q.row(member, std::size_t{head} * ratio + row % ratio, row / ratio),
+              q_.data() + row * dim, dim);
+  }
+  pairs_.resize(pages.size() * ratio);
+  totals_.resize(ratio);
+  GroupQuery query;
+  query.q = q_.data();
+  query.out = out_.data();
+  query.rows = rows;
+  query.ratio = ratio;
+  query.first = m.before;
+  query.scale = scale_of(call, page_.dim);
+  query.soft_cap = call.soft_cap;
+  query.window = call.window;
+  attend_group(page_, query, refs_, pairs_.data(), totals_.data(), scratch_);
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    from_floats(call.out.element, out_.data() + row * dim,
+                call.out.row(member, std::size_t{head} * ratio + row % ratio, row / ratio), dim);
+  }
+  note_mass(call, member, head, pages);
+  return {};
+}
+
+Status Contents::attend(std::uint32_t layer, const AttendCall& call) {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  if (!appended_ || layer != layer_) {
+    return invalid(fmt::format("layer: {}, expected {}, after its K and V", layer, layer_),
+                   Reason::kOutOfRange);
+  }
+  if (attended_) return invalid(fmt::format("layer {} was attended already", layer));
+  std::uint32_t most = 0;
+  std::size_t pages = 0;
+  for (const Member& m : batch_) {
+    most = std::max(most, m.tokens);
+    pages = std::max(pages, runtime_->blocks(m.id).size());
+  }
+  const std::size_t heads = geometry_.q_heads;
+  LEHR_TRY(check_tensor(call.q, "q", batch_.size(), heads, most, page_.dim, call.q.element));
+  LEHR_TRY(check_tensor(call.out, "out", batch_.size(), heads, most, page_.dim, call.q.element));
+  if (!(call.scale >= 0) || std::isinf(call.scale) || !(call.soft_cap >= 0) ||
+      std::isinf(call.soft_cap)) {
+    return invalid("scale and soft_cap must be finite and not negative", Reason::kOutOfRange);
+  }
+  if (call.choice.by != ChoiceRule::By::kAll && mode_ == Mode::kChunk)
+    return unsupported("a selection needs steps of one token; chunks read everything");
+  if ((call.mass != nullptr || call.peak != nullptr) && call.code_pitch < pages) {
+    return invalid(fmt::format("code_pitch: {}, a context has {} pages", call.code_pitch, pages),
+                   Reason::kOutOfRange);
+  }
+  if (mode_ == Mode::kStep) LEHR_TRY(run_layer(&call));
+  chosen_.resize(batch_.size() * geometry_.kv_heads);
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head)
+      LEHR_TRY(attend_member(call, i, head));
+  }
+  attended_ = true;
+  return {};
+}
+
+Status Contents::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
+                        const Tensor& v) {
+  if (mode_ != Mode::kIdle && (layer != layer_ || !appended_ || attended_ || mode_ == Mode::kStep))
+    return invalid("inside a step only a chunk's own layer can be gathered, before its attention");
+  if (layer >= geometry_.layers) {
+    return invalid(fmt::format("layer: {} of {}", layer, geometry_.layers), Reason::kOutOfRange);
+  }
+  std::uint64_t most = 0;
+  for (const SequenceId id : ids) {
+    const auto tokens = runtime_->tokens(id);
+    if (!tokens) return not_found(fmt::format("no sequence {}", id));
+    most = std::max(most, *tokens);
+  }
+  LEHR_TRY(check_tensor(k, "k", ids.size(), geometry_.kv_heads, most, page_.dim, page_.element));
+  LEHR_TRY(check_tensor(v, "v", ids.size(), geometry_.kv_heads, most, page_.dim, page_.element));
+  below_.resize(page_.bytes());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
+      LEHR_TRY(gather_rows(layer, ids[i], head, 0, i, k));
+      LEHR_TRY(gather_rows(layer, ids[i], head, page_.half_bytes(), i, v));
+    }
+  }
+  return {};
+}
+
+/// K (offset 0) or V (offset half a page) of one sequence and KV head.
+Status Contents::gather_rows(std::uint32_t layer, SequenceId id, std::uint32_t head,
+                             std::size_t offset, std::size_t index, const Tensor& out) {
+  const std::size_t row_bytes = std::size_t{page_.dim} * bytes_of(page_.element);
+  const std::uint64_t tokens = runtime_->tokens(id).value_or(0);
+  const auto blocks = runtime_->blocks(id);
+  const PageId in_block = runtime_->table().group_offset(layer, head);
+  const std::byte* const tail =
+      sequences_.at(id).tail->data() + page_.bytes() * (layer * geometry_.kv_heads + head);
+  const std::byte* page = nullptr;
+  for (std::uint64_t t = 0; t < static_cast<std::uint64_t>(out.shape[2]); ++t) {
+    if (t >= tokens) {
+      std::memset(out.row(index, head, t), 0, row_bytes);
+      continue;
+    }
+    const std::size_t token = t % page_.tokens;
+    if (token == 0 && t + page_.tokens > tokens) {
+      page = tail;
+    } else if (token == 0) {
+      LEHR_ASSIGN(page, locate(blocks[t / page_.tokens] + in_block, 0, false));
+    }
+    std::memcpy(out.row(index, head, t), page + offset + token * row_bytes, row_bytes);
+  }
+  return {};
+}
+
+}  // namespace lehr::contents
