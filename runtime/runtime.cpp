@@ -357,18 +357,18 @@ void Runtime::free_block(PageId base) {
 /// Blocks from `first` on are no longer this sequence's; those that nobody else has are freed.
 void Runtime::leave_blocks(Sequence& s, std::size_t first) {
   std::vector<PageId> gone;
-  for (std::size_t b = 0; b < s->blocks.size(); ++b) {
-    const PageId base = s->blocks[b];
+  for (std::size_t b = first; b < s.blocks.size(); ++b) {
+    const PageId base = s.blocks[b];
     if (!table_.unshare_block(base)) continue;
-    const bool full = (b + 1) * options_.geometry.page_tokens <= s->tokens;
+    const bool full = (b + 1) * options_.geometry.page_tokens <= s.tokens;
     for (std::uint32_t group = 0; full && group < options_.geometry.groups(); ++group) {
       gone.push_back(base + group * PageTable::kRun);
     }
   }
   if (predictor_) predictor_->remove_pages(gone);
   policy_->remove_pages(gone);
-  for (const PageId base : s->blocks) {
-    if (table_.block_refs(base) == 0) free_block(base);
+  for (std::size_t b = first; b < s.blocks.size(); ++b) {
+    if (table_.block_refs(s.blocks[b]) == 0) free_block(s.blocks[b]);
   }
   s.blocks.resize(first);
 }
