@@ -13,8 +13,8 @@ struct QuantizeParams {
   const PageEntry* sources = nullptr;           ///< [count], format in the entry
   const std::uint64_t* destinations = nullptr;  ///< [count] addresses
   std::uint32_t count = 0;
-  DType to = DType::kE4m3;
-  std::uint8_t reserved[3] = {};
+  PageFormat to = DType::kE4m3;
+  std::uint8_t reserved[2] = {};
 };
 static_assert(sizeof(QuantizeParams) == 24 && std::is_standard_layout_v<QuantizeParams>);
 
@@ -23,7 +23,7 @@ Status quantize_reference(const StepShape& shape, const QuantizeParams& params);
 Status quantize_cuda(const StepShape& shape, const QuantizeParams& params, void* stream);
 
 /// K (what 0) or V (what 1) of one token and channel of a stored page, as the kernels see it.
-float stored_value(const void* page, DType format, std::uint32_t page_tokens,
+float stored_value(const void* page, PageFormat format, std::uint32_t page_tokens,
                    std::uint32_t head_dim, int what, std::uint32_t token, std::uint32_t channel);
 
 }  // namespace lehr::kernels

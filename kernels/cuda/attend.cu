@@ -16,37 +16,33 @@ using cuda::PageForms;
 using cuda::Variant;
 
 constexpr std::uint32_t kMaxCtasPerSm = 4;
+constexpr std::uint32_t kBytesInFlight = 164 << 10;
 constexpr std::uint32_t kMaxCtas = 1024;  // scratch is sized before a device is known
 
-std::span<const Variant> variants(DType dtype, PageForms forms) {
-  const bool half = dtype == DType::kF16;
-  if (forms == PageForms::kE4m3)
-    return half ? cuda::variants_f16_e4m3() : cuda::variants_bf16_e4m3();
-  if (forms == PageForms::kMixed)
-    return half ? cuda::variants_f16_mixed() : cuda::variants_bf16_mixed();
-  return half ? cuda::variants_f16() : cuda::variants_bf16();
-}
+constexpr std::uint32_t bit(DType type) { return 1U << static_cast<unsigned>(type); }
 
 Result<PageForms> forms_of(const StepShape& shape, const AttendParams& params) {
-  const std::uint32_t own = 1U << static_cast<unsigned>(shape.dtype);
-  const std::uint32_t e4m3 = 1U << static_cast<unsigned>(DType::kE4m3);
+  const std::uint32_t own = bit(shape.dtype);
   const std::uint32_t asked = params.formats != 0 ? params.formats : own;
-  if ((asked & ~(own | e4m3)) != 0) {
-    return unsupported(std::string("page formats: the CUDA kernel reads ") + name(shape.dtype) +
-                       " and e4m3 pages for " + name(shape.dtype) + " queries");
+  if ((asked & ~(own | bit(DType::kE4m3) | bit(DType::kInt8))) != 0) {
+    return unsupported(std::string("page formats: for ") + name(shape.dtype) +
+                       " queries the CUDA kernel reads " + name(shape.dtype) +
+                       ", e4m3 and int8 pages");
   }
   if (asked == own) return PageForms::k16Bit;
-  return asked == e4m3 ? PageForms::kE4m3 : PageForms::kMixed;
+  return asked == bit(DType::kE4m3) ? PageForms::kE4m3 : PageForms::kMixed;
 }
 
-/// The variant that holds all rows of a group, or why there is none.
+/// The variant that holds all rows of a group with the fewest reads of each tile.
 Result<const Variant*> choose(const StepShape& shape, const AttendParams& params) {
   LEHR_ASSIGN(const PageForms forms, forms_of(shape, params));
-  const std::uint32_t row_tiles = shape.rows() <= 8 || shape.head_dim == 256 ? 1 : 2;
-  for (const Variant& v : variants(shape.dtype, forms)) {
-    if (v.head_dim == shape.head_dim && v.row_tiles == row_tiles) return &v;
+  const Variant* best = nullptr;
+  for (const Variant& v : cuda::variants(shape.dtype, shape.head_dim)) {
+    if (v.forms != forms || (v.row_tiles > 1 && shape.rows() <= 8)) continue;
+    if (best == nullptr || v.row_tiles > best->row_tiles) best = &v;
   }
-  return internal_error("attend: no variant for a shape that was accepted");
+  if (best == nullptr) return internal_error("attend: no variant for a shape that was accepted");
+  return best;
 }
 
 std::uint32_t warps_of_row_block(const StepShape& shape, std::uint32_t row_tiles) {
@@ -79,27 +75,38 @@ Status check_tuning(const AttendTuning& t) {
   return {};
 }
 
+std::uint32_t shared_room(const cuda::DeviceFacts& device, const AttendTuning& t) {
+  return std::min(device.shared_bytes, device.shared_bytes_of_sm / t.ctas_per_sm - 1024);
+}
+
 /// Fills what the caller left open: one CTA a SM and the ring that measured best.
 Result<AttendTuning> complete(const AttendTuning& given, const StepShape& shape, const Variant& v,
                               const cuda::DeviceFacts& device) {
   AttendTuning t = given;
   LEHR_TRY(check_tuning(t));
   if (t.ctas_per_sm == 0) t.ctas_per_sm = 1;
-  const std::uint32_t fixed =
-      cuda::kControlBytes + cuda::flush_bytes(v.head_dim, v.row_tiles, shape.rows()) + 128;
-  const std::uint32_t room =
-      std::min(device.shared_bytes, device.shared_bytes_of_sm / t.ctas_per_sm - 1024);
+  const std::uint32_t fixed = cuda::ring_offset(shape.head_dim, v.row_tiles, shape.rows());
+  const std::uint32_t room = shared_room(device, t);
   const std::uint32_t most =
       room > fixed ? std::min((room - fixed) / v.tile_bytes, cuda::kMaxStages) : 0;
-  // Measured: more than some 100 KiB under way a SM costs time, for DRAM rows are then opened in
-  // poorer order.
-  if (t.stages == 0) t.stages = std::min(most, v.tile_bytes > 20000 ? 3U : 8U);
+  // Some 160 KiB under way a SM is enough; the rest serves pages that cross a link.
+  if (t.stages == 0) t.stages = std::min(most, std::max(2U, kBytesInFlight / v.tile_bytes));
   if (most < 2 || t.stages > most || t.stages == 1) {
     return unsupported(
         "attend: " + std::to_string(t.stages) + " stages of " + std::to_string(v.tile_bytes) +
         " bytes; at least 2 are needed, shared memory holds " + std::to_string(most));
   }
   return t;
+}
+
+/// Slots for blocks that cross a link, in what the ring leaves of shared memory: whole pages.
+std::uint32_t host_slots(const StepShape& shape, const Variant& v, std::uint32_t room,
+                         std::uint32_t used) {
+  const std::uint32_t block = v.tile_bytes / cuda::kTileBlocks;
+  const std::uint32_t fit = room > used ? std::min((room - used) / block, cuda::kMaxHostSlots) : 0;
+  // Each producer has its own, for whole pages.
+  const std::uint32_t unit = cuda::kProducerWarps * shape.page_tokens / cuda::kBlockTokens;
+  return fit / unit * unit;
 }
 
 }  // namespace
@@ -138,14 +145,15 @@ Status attend_cuda(const StepShape& shape, const AttendParams& params, const Att
   args.groups = static_cast<std::uint32_t>(shape.groups());
   args.page_shift = static_cast<std::uint32_t>(std::countr_zero(shape.page_tokens));
   args.stages = cuda::Divisor::of(t.stages);
+  const std::uint32_t ring = cuda::ring_offset(shape.head_dim, v->row_tiles, shape.rows());
+  const std::uint32_t in_ring = ring + t.stages * v->tile_bytes;
+  const std::uint32_t slots = host_slots(shape, *v, shared_room(device, t), in_ring);
+  args.host_slots = slots;
   args.ratio = cuda::Divisor::of(shape.ratio());
   args.kv_heads = cuda::Divisor::of(shape.kv_heads);
   args.warps_of_row_block = warps_of_row_block(shape, v->row_tiles);
 
-  const std::uint32_t shared =
-      (cuda::kControlBytes + cuda::flush_bytes(v->head_dim, v->row_tiles, shape.rows()) + 127) /
-          128 * 128 +
-      t.stages * v->tile_bytes;
+  const std::uint32_t shared = in_ring + slots * v->tile_bytes / cuda::kTileBlocks;
   LEHR_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(v->kernel),
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(shared)));

@@ -25,7 +25,7 @@ __global__ void boxes_kernel(StepShape shape, BoxesParams p) {
     float low = INFINITY, high = -INFINITY;
     bool nan = false;
     for (std::uint32_t t = 0; t < tokens; ++t) {
-      const float k = cuda::stored(cuda::page_bytes(entry), entry_format(entry), shape.page_tokens,
+      const float k = cuda::stored(cuda::page_bytes(entry), entry_formats(entry), shape.page_tokens,
                                    shape.head_dim, 0, t, c);
       nan = nan || isnan(k);
       low = fminf(low, k);
@@ -49,7 +49,7 @@ __global__ void append_kernel(StepShape shape, AppendParams p) {
     const std::uint32_t page = position / shape.page_tokens, token = position % shape.page_tokens;
     const std::size_t at = std::size_t{group} * shape.max_pages + page;
     const PageEntry entry = p.table[at];
-    if (entry == kAbsentPage || entry_format(entry) != shape.dtype) {
+    if (entry == kAbsentPage || entry_formats(entry) != PageFormat(shape.dtype)) {
       if (lane == 0 && p.absent != nullptr) atomicAdd(p.absent, 1U);
       continue;
     }

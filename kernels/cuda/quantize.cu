@@ -10,7 +10,7 @@ constexpr std::uint32_t kThreads = 128;
 
 struct Page {
   const unsigned char* from;
-  DType format;
+  PageFormat format;
   std::uint32_t tokens, dim;
 
   __device__ float value(std::uint32_t what, std::uint32_t token, std::uint32_t channel) const {
@@ -32,24 +32,20 @@ __device__ float block_maximum(float x) {
   return x;
 }
 
-__device__ void to_e4m3(const Page& page, unsigned char* out) {
+__device__ void to_e4m3(const Page& page, std::uint32_t what, unsigned char* out, float* to_scale) {
   const std::uint32_t half = page.tokens * page.dim;
-  auto* scales = reinterpret_cast<float*>(out + std::size_t{2} * half);
-  for (std::uint32_t what = 0; what < 2; ++what) {
-    float peak = 0.0F;
-    for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
-      peak = fmaxf(peak, fabsf(page.finite(what, i / page.dim, i % page.dim)));
-    }
-    peak = block_maximum(peak);
-    const float scale = peak > 0.0F ? peak / 448.0F : 1.0F;
-    const float inverse = 1.0F / scale;
-    for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
-      out[what * half + i] = __nv_cvt_float_to_fp8(
-          page.finite(what, i / page.dim, i % page.dim) * inverse, __NV_SATFINITE, __NV_E4M3);
-    }
-    if (threadIdx.x == 0) scales[what] = scale;
+  float peak = 0.0F;
+  for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
+    peak = fmaxf(peak, fabsf(page.finite(what, i / page.dim, i % page.dim)));
   }
-  if (threadIdx.x < 2) scales[2 + threadIdx.x] = 0.0F;
+  peak = block_maximum(peak);
+  const float scale = peak > 0.0F ? peak / 448.0F : 1.0F;
+  const float inverse = 1.0F / scale;
+  for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
+    out[i] = __nv_cvt_float_to_fp8(page.finite(what, i / page.dim, i % page.dim) * inverse,
+                                   __NV_SATFINITE, __NV_E4M3);
+  }
+  if (threadIdx.x == 0) *to_scale = scale;
 }
 
 __device__ float int8_scale(float peak, void* scales, std::size_t index) {
@@ -64,9 +60,7 @@ __device__ unsigned char to_int8(float x, float inverse) {
   return static_cast<unsigned char>(static_cast<signed char>(q));
 }
 
-__device__ void to_int8_page(const Page& page, unsigned char* out) {
-  const std::uint32_t half = page.tokens * page.dim;
-  unsigned char* scales = out + std::size_t{2} * half;
+__device__ void to_int8_k(const Page& page, unsigned char* out, unsigned char* scales) {
   const std::uint32_t k_groups = (page.tokens + 31) / 32;
   for (std::uint32_t x = threadIdx.x; x < k_groups * page.dim; x += kThreads) {
     const std::uint32_t first = x / page.dim * 32, c = x % page.dim;
@@ -77,16 +71,18 @@ __device__ void to_int8_page(const Page& page, unsigned char* out) {
     for (std::uint32_t t = first; t < last; ++t)
       out[t * page.dim + c] = to_int8(page.finite(0, t, c), inverse);
   }
+}
+
+__device__ void to_int8_v(const Page& page, unsigned char* out, unsigned char* scales) {
   const std::uint32_t parts = page.dim / 32;
   for (std::uint32_t x = threadIdx.x; x < page.tokens * parts; x += kThreads) {
     const std::uint32_t t = x / parts, first = x % parts * 32;
     float peak = 0.0F;
     for (std::uint32_t c = first; c < first + 32; ++c)
       peak = fmaxf(peak, fabsf(page.finite(1, t, c)));
-    const float inverse = int8_scale(peak, scales, std::size_t{k_groups} * page.dim + x);
-    for (std::uint32_t c = first; c < first + 32; ++c) {
-      out[half + t * page.dim + c] = to_int8(page.finite(1, t, c), inverse);
-    }
+    const float inverse = int8_scale(peak, scales, x);
+    for (std::uint32_t c = first; c < first + 32; ++c)
+      out[t * page.dim + c] = to_int8(page.finite(1, t, c), inverse);
   }
 }
 
@@ -94,16 +90,29 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(StepShape shape, Qua
   const PageEntry entry = p.sources[blockIdx.x];
   auto* out = reinterpret_cast<unsigned char*>(p.destinations[blockIdx.x]);
   if (entry == kAbsentPage || out == nullptr) return;
-  const Page page{cuda::page_bytes(entry), entry_format(entry), shape.page_tokens, shape.head_dim};
-  if (p.to == DType::kE4m3) {
-    to_e4m3(page, out);
-  } else if (p.to == DType::kInt8) {
-    to_int8_page(page, out);
-  } else {
-    const std::uint32_t half = page.tokens * page.dim;
-    for (std::uint32_t i = threadIdx.x; i < 2 * half; i += kThreads) {
-      cuda::store_half(p.to, out, i, page.value(i / half, i % half / page.dim, i % page.dim));
+  const Page page{cuda::page_bytes(entry), entry_formats(entry), shape.page_tokens, shape.head_dim};
+  const std::uint32_t half = page.tokens * page.dim;
+  const bool shared = p.to == PageFormat(DType::kE4m3);
+  auto* scales = out + half * (element_bytes(p.to.k) + element_bytes(p.to.v));
+  const std::uint32_t words = scale_bytes(p.to, page.tokens, page.dim) / 4;
+  for (std::uint32_t i = threadIdx.x; i < words; i += kThreads) {
+    reinterpret_cast<std::uint32_t*>(scales)[i] = 0;
+  }
+  __syncthreads();
+  for (std::uint32_t what = 0; what < 2; ++what) {
+    const DType to = what == 0 ? p.to.k : p.to.v;
+    if (what == 1) scales += shared ? 4 : k_scale_bytes(p.to, page.tokens, page.dim);
+    if (to == DType::kE4m3) {
+      to_e4m3(page, what, out, reinterpret_cast<float*>(scales));
+    } else if (to == DType::kInt8) {
+      if (what == 0) to_int8_k(page, out, scales);
+      if (what == 1) to_int8_v(page, out, scales);
+    } else {
+      for (std::uint32_t i = threadIdx.x; i < half; i += kThreads) {
+        cuda::store_half(to, out, i, page.value(what, i / page.dim, i % page.dim));
+      }
     }
+    out += half * element_bytes(to);
   }
 }
 

@@ -57,7 +57,7 @@ Status append_reference(const StepShape& shape, const AppendParams& params) {
       const std::uint32_t page = position / shape.page_tokens;
       const std::uint32_t token = position % shape.page_tokens;
       const PageEntry entry = params.table[group * shape.max_pages + page];
-      if (entry == kAbsentPage || entry_format(entry) != shape.dtype) {
+      if (entry == kAbsentPage || entry_formats(entry) != PageFormat(shape.dtype)) {
         if (params.absent != nullptr) ++*params.absent;
         continue;
       }

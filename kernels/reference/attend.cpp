@@ -77,9 +77,9 @@ Row attend_row(const StepShape& shape, const AttendParams& params, std::size_t g
       double dot = 0;
       for (std::uint32_t c = 0; c < shape.head_dim; ++c) {
         dot += double{value_at(shape.dtype, params.q, q_row * shape.head_dim + c)} *
-               double{stored_value(data, entry_format(entry), shape.page_tokens, shape.head_dim, 0,
+               double{stored_value(data, entry_formats(entry), shape.page_tokens, shape.head_dim, 0,
                                    t, c)};
-        v[c] = stored_value(data, entry_format(entry), shape.page_tokens, shape.head_dim, 1, t, c);
+        v[c] = stored_value(data, entry_formats(entry), shape.page_tokens, shape.head_dim, 1, t, c);
       }
       const double logit = logits.of(dot);
       total.add(logit, v);
@@ -214,7 +214,7 @@ Status attend_reference(const StepShape& shape, const AttendParams& params) {
       if (params.installs != nullptr && entry_over_link(entry) && params.installs[at] != 0) {
         std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(params.installs[at])),
                     reference::page_address(entry),
-                    stored_page_bytes(entry_format(entry), shape.page_tokens, shape.head_dim));
+                    stored_page_bytes(entry_formats(entry), shape.page_tokens, shape.head_dim));
       }
     }
   }

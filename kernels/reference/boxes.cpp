@@ -34,7 +34,7 @@ Status boxes_reference(const StepShape& shape, const BoxesParams& params) {
         float high = -low;
         bool nan = false;
         for (std::uint32_t t = 0; t < tokens; ++t) {
-          const float k = stored_value(reference::page_address(entry), entry_format(entry),
+          const float k = stored_value(reference::page_address(entry), entry_formats(entry),
                                        shape.page_tokens, shape.head_dim, 0, t, c);
           nan = nan || std::isnan(k);
           low = std::min(low, k);

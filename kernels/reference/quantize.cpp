@@ -16,18 +16,44 @@ using reference::half_at;
 
 /// Where things lie in a stored page (page_entry.hpp), in bytes.
 struct Layout {
-  DType format;
+  PageFormat format;
   std::uint32_t tokens, dim;
-  std::size_t value(int what, std::uint32_t token, std::uint32_t channel) const {
-    return ((std::size_t{static_cast<std::uint32_t>(what)} * tokens + token) * dim + channel) *
-           element_bytes(format);
+
+  DType of(int what) const { return what == 0 ? format.k : format.v; }
+  std::size_t values_at(int what) const {
+    const std::size_t half = std::size_t{tokens} * dim;
+    return what == 0 ? 0 : half * element_bytes(format.k);
   }
-  std::size_t scales() const { return value(2, 0, 0); }
+  std::size_t value(int what, std::uint32_t token, std::uint32_t channel) const {
+    return values_at(what) + (std::size_t{token} * dim + channel) * element_bytes(of(what));
+  }
+  std::size_t scales_at(int what) const {
+    const std::size_t k_scales = values_at(1) + std::size_t{tokens} * dim * element_bytes(format.v);
+    if (what == 0) return k_scales;
+    if (format == PageFormat(DType::kE4m3)) return k_scales + 4;
+    return k_scales + k_scale_bytes(format, tokens, dim);
+  }
   /// int8 only.
   std::size_t scale(int what, std::uint32_t token, std::uint32_t channel) const {
-    const std::size_t k_scales = std::size_t{(tokens + 31) / 32} * dim * 2;
-    if (what == 0) return scales() + (std::size_t{token / 32} * dim + channel) * 2;
-    return scales() + k_scales + (std::size_t{token} * (dim / 32) + channel / 32) * 2;
+    if (what == 0) return scales_at(0) + (std::size_t{token / 32} * dim + channel) * 2;
+    return scales_at(1) + (std::size_t{token} * (dim / 32) + channel / 32) * 2;
+  }
+};
+
+/// K (what 0) and V (1) of a page as floats, [2][tokens][dim].
+struct PageValues {
+  std::uint32_t tokens, dim;
+  std::vector<float> x;
+  PageValues(std::uint32_t page_tokens, std::uint32_t head_dim)
+      : tokens(page_tokens), dim(head_dim), x(std::size_t{2} * page_tokens * head_dim) {}
+  float& at(int what, std::uint32_t token, std::uint32_t channel) {
+    return x[(static_cast<std::size_t>(what) * tokens + token) * dim + channel];
+  }
+  template <class Each>
+  void each(int what, Each&& visit) {
+    for (std::uint32_t t = 0; t < tokens; ++t) {
+      for (std::uint32_t c = 0; c < dim; ++c) visit(t, c, at(what, t, c));
+    }
   }
 };
 
@@ -47,29 +73,24 @@ float scale_for(float peak, float limit) {
 
 float finite(float x) { return std::isfinite(x) ? x : 0.0F; }
 
-void to_e4m3_page(const std::vector<float>& values, const Layout& to, unsigned char* out) {
-  const std::size_t half = values.size() / 2;
-  for (std::size_t what = 0; what < 2; ++what) {
-    float peak = 0;
-    for (std::size_t i = 0; i < half; ++i)
-      peak = std::max(peak, std::fabs(values[what * half + i]));
-    const float scale = scale_for(peak, 448.0F);
-    const float inverse = 1.0F / scale;
-    for (std::size_t i = 0; i < half; ++i) {
-      out[what * half + i] = lehr::to_e4m3(values[what * half + i] * inverse);
-    }
-    std::memcpy(out + to.scales() + 4 * what, &scale, 4);
-  }
-  std::memset(out + to.scales() + 8, 0, 8);
+void to_e4m3_half(PageValues& values, const Layout& to, unsigned char* out, int what) {
+  float peak = 0;
+  values.each(what, [&](auto, auto, float x) { peak = std::max(peak, std::fabs(finite(x))); });
+  const float scale = scale_for(peak, 448.0F);
+  const float inverse = 1.0F / scale;
+  values.each(what, [&](std::uint32_t t, std::uint32_t c, float x) {
+    out[to.value(what, t, c)] = lehr::to_e4m3(finite(x) * inverse);
+  });
+  std::memcpy(out + to.scales_at(what), &scale, 4);
 }
 
 /// One group of int8 values under one fp16 scale.
 template <class Each>
-void int8_group(const std::vector<float>& values, const Layout& to, unsigned char* out, int what,
+void int8_group(PageValues& values, const Layout& to, unsigned char* out, int what,
                 std::size_t scale_offset, Each&& each) {
   float peak = 0;
   each([&](std::uint32_t t, std::uint32_t c) {
-    peak = std::max(peak, std::fabs(values[to.value(what, t, c)]));
+    peak = std::max(peak, std::fabs(finite(values.at(what, t, c))));
   });
   // Rounded up, so that no value passes 127; a subnormal scale would lose its digits, an infinite
   // one all.
@@ -78,13 +99,13 @@ void int8_group(const std::vector<float>& values, const Layout& to, unsigned cha
   const float inverse = 1.0F / from_f16(stored);
   put_half(out, scale_offset, stored);
   each([&](std::uint32_t t, std::uint32_t c) {
-    const float q = std::nearbyint(values[to.value(what, t, c)] * inverse);
+    const float q = std::nearbyint(finite(values.at(what, t, c)) * inverse);
     out[to.value(what, t, c)] =
         static_cast<unsigned char>(static_cast<std::int8_t>(std::clamp(q, -127.0F, 127.0F)));
   });
 }
 
-void to_int8_page(const std::vector<float>& values, const Layout& to, unsigned char* out) {
+void to_int8_k(PageValues& values, const Layout& to, unsigned char* out) {
   for (std::uint32_t first = 0; first < to.tokens; first += 32) {
     const std::uint32_t last = std::min(first + 32, to.tokens);
     for (std::uint32_t c = 0; c < to.dim; ++c) {
@@ -93,6 +114,9 @@ void to_int8_page(const std::vector<float>& values, const Layout& to, unsigned c
       });
     }
   }
+}
+
+void to_int8_v(PageValues& values, const Layout& to, unsigned char* out) {
   for (std::uint32_t t = 0; t < to.tokens; ++t) {
     for (std::uint32_t first = 0; first < to.dim; first += 32) {
       int8_group(values, to, out, 1, to.scale(1, t, first), [&](auto&& visit) {
@@ -102,19 +126,37 @@ void to_int8_page(const std::vector<float>& values, const Layout& to, unsigned c
   }
 }
 
+void write_half_of_page(PageValues& values, const Layout& to, unsigned char* out, int what) {
+  switch (to.of(what)) {
+    case DType::kF16:
+    case DType::kBf16:
+      values.each(what, [&](std::uint32_t t, std::uint32_t c, float x) {
+        put_half(out, to.value(what, t, c), store_16(to.of(what), x));
+      });
+      return;
+    case DType::kE4m3:
+      to_e4m3_half(values, to, out, what);
+      return;
+    case DType::kInt8:
+      if (what == 0) to_int8_k(values, to, out);
+      if (what == 1) to_int8_v(values, to, out);
+      return;
+  }
+}
+
 }  // namespace
 
-float stored_value(const void* page, DType format, std::uint32_t page_tokens,
+float stored_value(const void* page, PageFormat format, std::uint32_t page_tokens,
                    std::uint32_t head_dim, int what, std::uint32_t token, std::uint32_t channel) {
   const Layout at{format, page_tokens, head_dim};
   const auto* bytes = static_cast<const unsigned char*>(page);
   const std::size_t offset = at.value(what, token, channel);
-  switch (format) {
+  switch (at.of(what)) {
     case DType::kF16:
     case DType::kBf16:
-      return load_16(format, half_at(bytes + offset, 0));
+      return load_16(at.of(what), half_at(bytes + offset, 0));
     case DType::kE4m3:
-      return from_e4m3(bytes[offset]) * float_at(bytes, at.scales() + (what == 0 ? 0 : 4));
+      return from_e4m3(bytes[offset]) * float_at(bytes, at.scales_at(what));
     case DType::kInt8:
       return static_cast<float>(static_cast<std::int8_t>(bytes[offset])) *
              from_f16(half_at(bytes + at.scale(what, token, channel), 0));
@@ -124,7 +166,9 @@ float stored_value(const void* page, DType format, std::uint32_t page_tokens,
 
 Status check_quantize(const StepShape& shape, const QuantizeParams& params) {
   LEHR_TRY(check_shape(shape));
-  if (static_cast<unsigned>(params.to) > 3) return unsupported("an unknown page format");
+  if (static_cast<unsigned>(params.to.k) > 3 || static_cast<unsigned>(params.to.v) > 3) {
+    return unsupported("an unknown page format");
+  }
   if (params.count == 0) return {};
   LEHR_TRY(check_pointer(params.sources, 8, "sources"));
   return check_pointer(params.destinations, 8, "destinations");
@@ -135,28 +179,20 @@ Status quantize_reference(const StepShape& shape, const QuantizeParams& params) 
   const std::uint32_t tokens = shape.page_tokens;
   const std::uint32_t dim = shape.head_dim;
   const Layout to{params.to, tokens, dim};
-  std::vector<float> values(std::size_t{2} * tokens * dim);
+  PageValues values(tokens, dim);
   for (std::uint32_t i = 0; i < params.count; ++i) {
     if (params.sources[i] == kAbsentPage || params.destinations[i] == 0) continue;
     const void* from = reference::page_address(params.sources[i]);
     auto* out =
         reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(params.destinations[i]));
-    std::size_t n = 0;
+    const std::size_t scales = to.scales_at(0);
+    std::memset(out + scales, 0, stored_page_bytes(params.to, tokens, dim) - scales);
     for (int what = 0; what < 2; ++what) {
-      for (std::uint32_t t = 0; t < tokens; ++t) {
-        for (std::uint32_t c = 0; c < dim; ++c) {
-          values[n++] =
-              stored_value(from, entry_format(params.sources[i]), tokens, dim, what, t, c);
-        }
-      }
+      values.each(what, [&](std::uint32_t t, std::uint32_t c, float& x) {
+        x = stored_value(from, entry_formats(params.sources[i]), tokens, dim, what, t, c);
+      });
     }
-    if (params.to == DType::kF16 || params.to == DType::kBf16) {
-      for (std::size_t j = 0; j < n; ++j) put_half(out, 2 * j, store_16(params.to, values[j]));
-      continue;
-    }
-    for (float& v : values) v = finite(v);
-    if (params.to == DType::kE4m3) to_e4m3_page(values, to, out);
-    if (params.to == DType::kInt8) to_int8_page(values, to, out);
+    for (int what = 0; what < 2; ++what) write_half_of_page(values, to, out, what);
   }
   return {};
 }

@@ -200,10 +200,7 @@ void add(const Layer& l, const std::string& name, const std::string& variant, co
 }
 
 const AttendTuning kTunings[] = {
-    {},
-    {4, 1},
-    {6, 1},
-    {0, 1, true},
+    {}, {3, 1}, {5, 1}, {6, 1}, {0, 1, true},
 };
 
 void dense() {
@@ -252,7 +249,7 @@ void mixed_residency() {
     const double hbm_us = (all - away) * l.page_bytes() / ceilings.hbm * 1e6;
     std::printf("host share %.3f: link alone %.1f us, HBM alone %.1f us at the ceilings\n",
                 away / all, link_us, hbm_us);
-    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{6, 1}}) {
+    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{3, 1}, AttendTuning{5, 1}}) {
       const Spread s = time_attend(l, t, true, nullptr);
       const bool by_link = link_us > hbm_us;
       report->add({"attend host " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %",
@@ -267,8 +264,8 @@ void e4m3() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
     Layer l(sequences, context, 16, DType::kE4m3);
     const auto pages = static_cast<double>(l.entries.size());
-    for (const AttendTuning& t :
-         {AttendTuning{}, AttendTuning{6, 1}, AttendTuning{12, 1}, AttendTuning{0, 1, true}}) {
+    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{5, 1}, AttendTuning{6, 1},
+                                  AttendTuning{10, 1}, AttendTuning{0, 1, true}}) {
       add(l, "attend e4m3", described(t), time_attend(l, t, true, nullptr), pages);
     }
     Choices c(l, 0.3);

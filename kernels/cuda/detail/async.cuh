@@ -35,6 +35,17 @@ __device__ __forceinline__ void barrier_arrive(std::uint32_t barrier) {
                : "memory");
 }
 
+/// Whether the phase of that parity is complete; never waits.
+__device__ __forceinline__ bool barrier_test(std::uint32_t barrier, std::uint32_t parity) {
+  std::uint32_t done = 0;
+  asm volatile(
+      "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 /// Waits until the phase of that parity is complete.
 __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_t parity) {
 #if LEHR_BULK_COPY
@@ -45,13 +56,7 @@ __device__ __forceinline__ void barrier_wait(std::uint32_t barrier, std::uint32_
       "r"(parity)
       : "memory");
 #else
-  std::uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
+  while (!barrier_test(barrier, parity)) {
   }
 #endif
 }
@@ -132,6 +137,17 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 #endif
   return policy;
+}
+
+/// Counts up, and orders what this warp wrote before against what it reads afterwards, as seen by
+/// the device. One lane; the warp is synchronised before and after.
+__device__ __forceinline__ std::uint32_t take_ticket(std::uint32_t* counter) {
+  std::uint32_t before = 0;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
 }
 
 /// Programmatic launch: wait for the kernel before; let the kernel after be scheduled.

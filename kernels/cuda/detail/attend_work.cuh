@@ -35,6 +35,7 @@ struct AttendArgs {
   SoftmaxPair* partial_pairs;  ///< [slots][rows]
   std::uint32_t* tickets;      ///< [groups], zero between launches
   std::uint32_t rows, page_shift, groups;
+  std::uint32_t host_slots;  ///< for blocks that cross a link
   Divisor stages, ratio, kv_heads;
   std::uint32_t
       warps_of_row_block;  ///< consumer warps that share the tiles of one block of query rows
@@ -43,17 +44,20 @@ struct AttendArgs {
   __device__ std::uint32_t sequence_of(std::uint32_t group) const { return group / kv_heads.value; }
 };
 
+/// The first `longer` pieces have one tile more than the others.
 struct WorkCut {
-  std::uint32_t total, pieces;
+  std::uint32_t pieces, each, longer;
 
   __device__ static WorkCut of(std::uint32_t total, std::uint32_t ctas) {
-    return {total, ctas < total ? ctas : total};  // no piece is empty
+    const std::uint32_t pieces = ctas < total ? ctas : total;  // no piece is empty
+    return {pieces, pieces == 0 ? 0 : total / pieces, pieces == 0 ? 0 : total % pieces};
   }
   __device__ std::uint32_t begin(std::uint32_t piece) const {
-    return static_cast<std::uint32_t>(std::uint64_t{piece} * total / pieces);
+    return piece * each + (piece < longer ? piece : longer);
   }
   __device__ std::uint32_t piece_of(std::uint32_t tile) const {
-    return static_cast<std::uint32_t>(((std::uint64_t{tile} + 1) * pieces - 1) / total);
+    const std::uint32_t in_longer = longer * (each + 1);
+    return tile < in_longer ? tile / (each + 1) : longer + (tile - in_longer) / each;
   }
 };
 
@@ -77,6 +81,7 @@ struct Segment {
   std::uint32_t group;
   std::uint32_t first;
   std::uint32_t tiles;       ///< 0: no more work
+  std::uint32_t pages;       ///< in the group's list
   std::uint32_t slot;        ///< of its partial result
   std::uint32_t first_slot;  ///< of the group's first segment
   std::uint32_t segments;    ///< of the group

@@ -35,6 +35,15 @@ struct Half16<__half> {
         __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3);
     return static_cast<std::uint32_t>(h.x) | (static_cast<std::uint32_t>(h.y) << 16);
   }
+  /// Two int8 times two fp16 scales.
+  static __device__ __forceinline__ std::uint32_t from_int8x2(std::uint32_t two,
+                                                              std::uint32_t scales) {
+    // 0x6400 is 1024: with the biased byte below it, 1152 + the value, exactly.
+    const std::uint32_t biased = __byte_perm(two ^ 0x8080U, 0x64646464U, 0x4140);
+    const __half2 x = __hsub2(*reinterpret_cast<const __half2*>(&biased), __float2half2_rn(1152));
+    const __half2 y = __hmul2(x, *reinterpret_cast<const __half2*>(&scales));
+    return *reinterpret_cast<const std::uint32_t*>(&y);
+  }
 };
 
 template <>
@@ -57,6 +66,12 @@ struct Half16<__nv_bfloat16> {
   static __device__ __forceinline__ std::uint32_t from_e4m3x2(std::uint32_t two) {
     const float2 f = Half16<__half>::unpack(Half16<__half>::from_e4m3x2(two));
     return pack(f.x, f.y);
+  }
+  static __device__ __forceinline__ std::uint32_t from_int8x2(std::uint32_t two,
+                                                              std::uint32_t scales) {
+    const float2 s = Half16<__half>::unpack(scales);
+    return pack(s.x * static_cast<float>(static_cast<signed char>(two & 0xFFU)),
+                s.y * static_cast<float>(static_cast<signed char>(two >> 8)));
   }
 };
 

@@ -40,20 +40,24 @@ __device__ __forceinline__ const unsigned char* page_bytes(PageEntry entry) {
 }
 
 /// The device's form of stored_value (quantize.hpp).
-__device__ inline float stored(const unsigned char* page, DType format, std::uint32_t tokens,
+__device__ inline float stored(const unsigned char* page, PageFormat format, std::uint32_t tokens,
                                std::uint32_t dim, std::uint32_t what, std::uint32_t token,
                                std::uint32_t channel) {
-  const std::size_t index = (std::size_t{what} * tokens + token) * dim + channel;
-  if (format == DType::kF16 || format == DType::kBf16) return load_half(format, page, index);
-  const unsigned char* scales = page + std::size_t{2} * tokens * dim;
-  if (format == DType::kE4m3) {
-    const __half_raw raw = __nv_cvt_fp8_to_halfraw(page[index], __NV_E4M3);
-    return __half2float(__half(raw)) * reinterpret_cast<const float*>(scales)[what];
+  const std::size_t half = std::size_t{tokens} * dim;
+  const DType type = what == 0 ? format.k : format.v;
+  const unsigned char* from = page + (what == 0 ? 0 : half * element_bytes(format.k));
+  const std::size_t index = std::size_t{token} * dim + channel;
+  if (type == DType::kF16 || type == DType::kBf16) return load_half(type, from, index);
+  const unsigned char* scales = page + half * (element_bytes(format.k) + element_bytes(format.v));
+  const bool shared = format.k == DType::kE4m3 && format.v == DType::kE4m3;
+  if (what == 1) scales += shared ? 4 : k_scale_bytes(format, tokens, dim);
+  if (type == DType::kE4m3) {
+    const __half_raw raw = __nv_cvt_fp8_to_halfraw(from[index], __NV_E4M3);
+    return __half2float(__half(raw)) * *reinterpret_cast<const float*>(scales);
   }
-  const std::size_t k_scales = std::size_t{(tokens + 31) / 32} * dim;
   const std::size_t scale = what == 0 ? std::size_t{token / 32} * dim + channel
-                                      : k_scales + std::size_t{token} * (dim / 32) + channel / 32;
-  return static_cast<float>(static_cast<signed char>(page[index])) *
+                                      : std::size_t{token} * (dim / 32) + channel / 32;
+  return static_cast<float>(static_cast<signed char>(from[index])) *
          load_half(DType::kF16, scales, scale);
 }
 

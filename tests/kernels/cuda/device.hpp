@@ -84,7 +84,7 @@ class DeviceBatch {
       if (host.table[i] == kAbsentPage) continue;
       std::memcpy(pinned_ + order_[i] * pitch_,
                   reinterpret_cast<void*>(entry_address(host.table[i])),
-                  stored_page_bytes(entry_format(host.table[i]), host.shape.page_tokens,
+                  stored_page_bytes(entry_formats(host.table[i]), host.shape.page_tokens,
                                     host.shape.head_dim));
     }
     must(cudaMemcpy(hbm_.get(), pinned_, pages * pitch_, cudaMemcpyHostToDevice),
@@ -116,7 +116,7 @@ class DeviceBatch {
       if (host_.table[i] == kAbsentPage) continue;
       const bool away = over_link(i);
       entries[i] =
-          make_entry(away ? host_address(i) : hbm_address(i), away, entry_format(host_.table[i]));
+          make_entry(away ? host_address(i) : hbm_address(i), away, entry_formats(host_.table[i]));
     }
     table.put(entries);
     return entries;

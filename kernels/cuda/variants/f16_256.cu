@@ -3,9 +3,6 @@
 
 namespace lehr::kernels::cuda {
 
-std::span<const Variant> variants_bf16() {
-  static const auto table = variants_of<__nv_bfloat16, PageForms::k16Bit>(DType::kBf16);
-  return table;
-}
+std::span<const Variant> variants_f16_256() { return variants_of<__half, 256>(); }
 
 }  // namespace lehr::kernels::cuda

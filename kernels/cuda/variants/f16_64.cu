@@ -3,9 +3,6 @@
 
 namespace lehr::kernels::cuda {
 
-std::span<const Variant> variants_bf16_e4m3() {
-  static const auto table = variants_of<__nv_bfloat16, PageForms::kE4m3>(DType::kBf16);
-  return table;
-}
+std::span<const Variant> variants_f16_64() { return variants_of<__half, 64>(); }
 
 }  // namespace lehr::kernels::cuda

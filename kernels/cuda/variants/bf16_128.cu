@@ -3,9 +3,6 @@
 
 namespace lehr::kernels::cuda {
 
-std::span<const Variant> variants_f16_e4m3() {
-  static const auto table = variants_of<__half, PageForms::kE4m3>(DType::kF16);
-  return table;
-}
+std::span<const Variant> variants_bf16_128() { return variants_of<__nv_bfloat16, 128>(); }
 
 }  // namespace lehr::kernels::cuda

@@ -3,9 +3,6 @@
 
 namespace lehr::kernels::cuda {
 
-std::span<const Variant> variants_f16() {
-  static const auto table = variants_of<__half, PageForms::k16Bit>(DType::kF16);
-  return table;
-}
+std::span<const Variant> variants_bf16_64() { return variants_of<__nv_bfloat16, 64>(); }
 
 }  // namespace lehr::kernels::cuda

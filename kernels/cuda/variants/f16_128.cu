@@ -3,9 +3,6 @@
 
 namespace lehr::kernels::cuda {
 
-std::span<const Variant> variants_f16_mixed() {
-  static const auto table = variants_of<__half, PageForms::kMixed>(DType::kF16);
-  return table;
-}
+std::span<const Variant> variants_f16_128() { return variants_of<__half, 128>(); }
 
 }  // namespace lehr::kernels::cuda
