@@ -28,6 +28,7 @@ class IndexLists {
     for (std::uint32_t l = 0; l < lists; ++l) nodes_[l] = {l, l};
     size_.assign(lists, 0);
     passed_.resize(lists);
+    passed_new_.resize(lists);
     searched_ = true;
     rewind();
   }
@@ -61,6 +62,7 @@ class IndexLists {
   void remove(std::uint32_t list, PageId id) {
     const std::uint32_t n = id + lists_;
     if (passed_[list] == n) passed_[list] = nodes_[n].older;
+    if (passed_new_[list] == n) passed_new_[list] = nodes_[n].newer;
     unlink(n);
     nodes_[n] = {kNoPage, kNoPage};
     --size_[list];
@@ -72,7 +74,9 @@ class IndexLists {
   }
   /// From one list to the newest end of another, or of the same.
   void transfer(std::uint32_t from, std::uint32_t to, PageId id) {
-    if (passed_[from] == id + lists_) passed_[from] = nodes_[id + lists_].older;
+    const std::uint32_t n = id + lists_;
+    if (passed_[from] == n) passed_[from] = nodes_[n].older;
+    if (passed_new_[from] == n) passed_new_[from] = nodes_[n].newer;
     move_to_newest(to, id);
     --size_[from];
     ++size_[to];
@@ -95,8 +99,20 @@ class IndexLists {
   /// Searches start afresh.
   void rewind() {
     if (!searched_) return;
-    for (std::uint32_t l = 0; l < lists_; ++l) passed_[l] = l;
+    for (std::uint32_t l = 0; l < lists_; ++l) passed_[l] = passed_new_[l] = l;
     searched_ = false;
+  }
+
+  /// The newest object that is not held, or kNoPage. Objects pushed since a search of the same list
+  /// that passed over held ones are looked at after rewind() only.
+  PageId newest_free(std::uint32_t list, std::span<const std::uint16_t> guard) {
+    std::uint32_t n = nodes_[passed_new_[list]].older;
+    while (n != list && held(guard, n - lists_)) {
+      passed_new_[list] = n;
+      searched_ = true;
+      n = nodes_[n].older;
+    }
+    return id_of(n);
   }
 
   /// The oldest object that is not held, or kNoPage.
@@ -132,7 +148,8 @@ class IndexLists {
   std::uint32_t lists_ = 0;
   std::vector<Node> nodes_;  ///< the lists' own ends first, then a node per id
   std::vector<std::uint32_t> size_;
-  std::vector<std::uint32_t> passed_;  ///< per list: last node of its held oldest run
+  std::vector<std::uint32_t> passed_;      ///< per list: last node of its held oldest run
+  std::vector<std::uint32_t> passed_new_;  ///< and of its held newest run
   bool searched_ = false;
 };
 
