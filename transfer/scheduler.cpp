@@ -8,7 +8,7 @@
 
 namespace lehr::transfer {
 
-Scheduler::Scheduler(std::vector<LinkLimits> links) {
+Scheduler::Scheduler(const std::vector<LinkLimits>& links) {
   for (const LinkLimits& limits : links) {
     links_.emplace_back();
     links_.back().limits = limits;

@@ -46,7 +46,7 @@ class Scheduler {
     Urgency urgency = Urgency::kBackground;
   };
 
-  explicit Scheduler(std::vector<LinkLimits> links);
+  explicit Scheduler(const std::vector<LinkLimits>& links);
 
   /// Room for background work on a link, or kLowerTierBusy. Urgent work always has room here; its
   /// number is bounded by who submits it.

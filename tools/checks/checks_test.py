@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Each check is shown to fail: a check that cannot fail is worse than none."""
+import json
+import os
 import pathlib
+import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -96,6 +100,44 @@ class Layers(unittest.TestCase):
     def test_an_empty_tree_is_no_success(self):
         with tempfile.TemporaryDirectory() as folder:
             self.assertTrue(layers.check(pathlib.Path(folder)))
+
+
+class Tidy(unittest.TestCase):
+    """In a tree of its own: the script, the project's rules, one source and a header."""
+
+    def tidy(self, source, *arguments, header="#pragma once\n"):
+        here = pathlib.Path(__file__).resolve().parent
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder).resolve()
+            (root / "tools/checks").mkdir(parents=True)
+            (root / "transfer").mkdir()
+            (root / "build").mkdir()
+            shutil.copy(here / "tidy", root / "tools/checks/tidy")
+            shutil.copy(here.parents[1] / ".clang-tidy", root / ".clang-tidy")
+            (root / "transfer/a.hpp").write_text(header)
+            (root / "transfer/b.cpp").write_text('#include "transfer/a.hpp"\n' + source)
+            command = {"directory": str(root / "build"), "file": str(root / "transfer/b.cpp"),
+                       "command": f"c++ -std=c++20 -I{root} -c {root}/transfer/b.cpp"}
+            (root / "build/compile_commands.json").write_text(json.dumps([command]))
+            run = subprocess.run([sys.executable, str(root / "tools/checks/tidy"), *(str(root / a) for a in arguments)],
+                                 env=os.environ | {"BUILD": str(root / "build")}, capture_output=True, text=True)
+            return run.returncode, run.stdout + run.stderr
+
+    def test_a_clean_source_passes(self):
+        self.assertEqual(self.tidy("int twice(int x) { return 2 * x; }\n")[0], 0)
+
+    def test_a_finding_fails_and_is_shown(self):
+        code, text = self.tidy("int Twice(int x) { return 2 * x; }\n")
+        self.assertEqual(code, 1)
+        self.assertIn("invalid case style for function 'Twice'", text)
+
+    def test_a_header_is_seen_through_a_source(self):
+        code, text = self.tidy("", "transfer/a.hpp", header="#pragma once\ninline int Bad() { return 1; }\n")
+        self.assertEqual(code, 1)
+        self.assertIn("a.hpp:2", text)
+
+    def test_a_file_that_no_source_shows_is_refused(self):
+        self.assertIn("c.hpp", self.tidy("", "transfer/c.hpp")[1])
 
 
 if __name__ == "__main__":

@@ -64,46 +64,51 @@ Status Core::build() {
   }
   std::vector<LinkLimits> limits;
   for (Link& link : links) {
-    const LinkConfig& c = link.config;
-    if (c.from >= tiers.size() || c.to >= tiers.size() || c.from == c.to) {
-      return invalid("link " + c.name + ": tiers out of range", Reason::kOutOfRange);
-    }
-    const Store& from = *tiers[c.from].store;
-    const Store& to = *tiers[c.to].store;
-    if (from.page_bytes() != to.page_bytes()) {
-      return invalid("link " + c.name + ": its tiers have pages of " +
-                     std::to_string(from.page_bytes()) + " and " + std::to_string(to.page_bytes()) +
-                     " bytes");
-    }
-    // Files are read and written in whole blocks, so memory that meets them has room for those.
-    link.job_bytes = from.page_bytes();
-    if (from.space() == Space::kFile) link.job_bytes = from.stride();
-    if (to.space() == Space::kFile) link.job_bytes = to.stride();
-    if (from.stride() < link.job_bytes || to.stride() < link.job_bytes) {
-      return invalid("link " + c.name +
-                     ": a memory tier beside a file needs slots of 4 KiB blocks");
-    }
-    std::uint32_t chosen = 0;
-    for (; chosen < movers.size(); ++chosen) {
-      if (c.mover && *c.mover != chosen) continue;
-      const Mover& mover = *movers[chosen];
-      if (mover.traits().moves[space_index(from)][space_index(to)] && mover.probe().usable) break;
-    }
-    if (chosen == movers.size()) {
-      return unsupported("link " + c.name + ": no mover goes from " + from.name() + " to " +
-                         to.name());
-    }
-    link.mover = chosen;
-    link.stats.name = c.name;
-    link.stats.mover = movers[chosen]->traits().name;
-    limits.push_back(c.limits);
+    LEHR_TRY(connect(link));
+    limits.push_back(link.config.limits);
   }
   for (auto& mover : movers) {
     const std::string why = mover->probe().why;
     if (!why.empty()) totals.notices.push_back(std::string(mover->traits().name) + ": " + why);
     if (!injector.plan().faults.empty()) mover = make_faulty(std::move(mover), injector, *clock);
   }
-  scheduler = std::make_unique<Scheduler>(std::move(limits));
+  scheduler = std::make_unique<Scheduler>(limits);
+  return {};
+}
+
+Status Core::connect(Link& link) const {
+  const LinkConfig& c = link.config;
+  if (c.from >= tiers.size() || c.to >= tiers.size() || c.from == c.to) {
+    return invalid("link " + c.name + ": tiers out of range", Reason::kOutOfRange);
+  }
+  const Store& from = *tiers[c.from].store;
+  const Store& to = *tiers[c.to].store;
+  if (from.page_bytes() != to.page_bytes()) {
+    return invalid("link " + c.name + ": its tiers have pages of " +
+                   std::to_string(from.page_bytes()) + " and " + std::to_string(to.page_bytes()) +
+                   " bytes");
+  }
+  // Files are read and written in whole blocks, so memory that meets them has room for those.
+  link.job_bytes = from.page_bytes();
+  if (from.space() == Space::kFile) link.job_bytes = from.stride();
+  if (to.space() == Space::kFile) link.job_bytes = to.stride();
+  if (from.stride() < link.job_bytes || to.stride() < link.job_bytes) {
+    return invalid("link " + c.name + ": a memory tier beside a file needs slots of 4 KiB blocks");
+  }
+  const auto goes = [&](const Mover& mover) {
+    return mover.traits().moves[space_index(from)][space_index(to)] && mover.probe().usable;
+  };
+  std::uint32_t chosen = c.mover.value_or(0);
+  const std::size_t last =
+      c.mover ? std::min<std::size_t>(chosen + 1, movers.size()) : movers.size();
+  while (chosen < last && !goes(*movers[chosen])) ++chosen;
+  if (chosen >= last) {
+    return unsupported("link " + c.name + ": no mover goes from " + from.name() + " to " +
+                       to.name());
+  }
+  link.mover = chosen;
+  link.stats.name = c.name;
+  link.stats.mover = movers[chosen]->traits().name;
   return {};
 }
 

@@ -107,6 +107,8 @@ class TransferEngine::Core {
   void on_completion(const Completion& completion);
   Status settle(Active& job, const Completion& completion);
   void finish(std::uint32_t index, Code code, Reason reason, Bytes bytes);
+  /// Checks that the link's tiers fit each other and finds the first mover that goes between them.
+  Status connect(Link& link) const;
 };
 
 }  // namespace lehr::transfer
