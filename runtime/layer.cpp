@@ -372,10 +372,12 @@ namespace {
 /// The reads of a layer, for machines that move bytes; installs are fetches.
 void list_reads(const PageTable& table, TierId home, std::span<const PageId> selected,
                 std::span<const std::uint8_t> hit, std::span<const PageId> tails,
-                std::vector<PageOp>& ops) {
-  for (const PageId page : tails) {
+                std::span<const std::uint32_t> tail_tokens, std::vector<PageOp>& ops) {
+  for (std::size_t i = 0; i < tails.size(); ++i) {
+    const PageId page = tails[i];
     const SlotId slot = table.slot[kHbm][page];
-    ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table.version[page], slot, slot});
+    ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table.version[page], slot, slot,
+                   tail_tokens[i]});
     ops.push_back({PageOp::Kind::kRead, kHbm, kHbm, page, table.version[page], slot, slot});
   }
   for (std::size_t i = 0; i < selected.size(); ++i) {
@@ -439,13 +441,42 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
 
   apply(layer);
   if (moves_bytes_) {
-    list_reads(table_, home_.home(), layer.selected, layer.hit, layer.tails, layer.ops);
+    list_reads(table_, home_.home(), layer.selected, layer.hit, layer.tails, layer.tail_length,
+               layer.ops);
   }
   write_back_full_tails(layer);
   finish(layer);
   ++next_layer_;
-  if (moves_bytes_) LEHR_TRY(machine_->run_layer(step_, index, layer.ops));
-  return {};
+  return moves_bytes_ ? run_machine(layer, groups) : Status{};
+}
+
+/// Every group of the batch, named in the selection or not: its tail is read in any case.
+void Runtime::list_groups(Layer& layer, std::span<const GroupSelection> groups) {
+  const std::uint32_t heads = options_.geometry.kv_heads;
+  for (const SequenceId id : batch_) {
+    const Sequence& s = *sequences_[id];
+    for (std::uint32_t head = 0; head < heads; ++head) {
+      layer.work.push_back(
+          {s.number, head, s.tokens, s.blocks, table_.group_offset(layer.index, head), {}});
+    }
+  }
+  std::size_t at = 0;  // selections usually come in the batch's own order
+  for (const GroupSelection& g : groups) {
+    const auto named = [&](const GroupWork& w) {
+      return w.sequence == g.sequence && w.kv_head == g.kv_head;
+    };
+    if (at >= layer.work.size() || !named(layer.work[at])) {
+      at = static_cast<std::size_t>(std::find_if(layer.work.begin(), layer.work.end(), named) -
+                                    layer.work.begin());
+    }
+    layer.work[at++].pages = g.pages;
+  }
+}
+
+Status Runtime::run_machine(Layer& layer, std::span<const GroupSelection> groups) {
+  if (!machine_->traits().attends) return machine_->run_layer(step_, layer.index, layer.ops);
+  list_groups(layer, groups);
+  return machine_->run({step_, layer.index, layer.ops, layer.work, &layer.load, &layer.time});
 }
 
 }  // namespace lehr::runtime

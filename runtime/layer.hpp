@@ -31,6 +31,7 @@ struct Runtime::Layer {
   placement::LayerTime time;
   LayerPlan plan;
   std::vector<PageOp> ops;
+  std::vector<GroupWork> work;  ///< for machines that attend
   StepReport report;
 
   void begin(std::uint32_t layer, Tick at) {
@@ -53,6 +54,7 @@ struct Runtime::Layer {
     load = {};
     plan.clear();
     ops.clear();
+    work.clear();
     report = {};
   }
 };

@@ -9,6 +9,7 @@
 #include "kernels/base/ids.hpp"
 #include "kernels/base/result.hpp"
 #include "kernels/base/units.hpp"
+#include "placement/model.hpp"
 
 namespace lehr::runtime {
 
@@ -28,10 +29,34 @@ struct PageOp {
   std::uint32_t version = 0;
   SlotId from_slot = kNoSlot;
   SlotId to_slot = kNoSlot;
+  std::uint32_t tokens = 0;  ///< kFill: those that the page then holds; 0: all
+};
+
+class PageTable;
+
+/// A KV group of the batch in one layer, as attention needs it.
+struct GroupWork {
+  std::uint32_t sequence = 0;  ///< small dense number
+  std::uint32_t kv_head = 0;
+  std::uint64_t tokens = 0;             ///< context, the step's token counted
+  std::span<const PageId> blocks;       ///< page i of the group is blocks[i] + offset
+  PageId offset = 0;
+  std::span<const std::uint32_t> pages;  ///< that it reads, ascending; the tail may be left out
+};
+
+/// What a layer does, and what the model says of it.
+struct LayerWork {
+  Step step = 0;
+  std::uint32_t layer = 0;
+  std::span<const PageOp> ops;
+  std::span<const GroupWork> groups;  ///< every one of the batch, by sequence, then KV head
+  const placement::LayerLoad* load = nullptr;
+  const placement::LayerTime* predicted = nullptr;
 };
 
 struct MachineTraits {
   bool moves_bytes = false;  ///< wants the list of operations; `sim` does without it
+  bool attends = false;      ///< wants run(), with groups and the model's word, not run_layer()
 };
 
 /// What carries out decisions. The step loop decides, tells the machine, and predicts the time by
@@ -41,6 +66,9 @@ class Machine {
   virtual ~Machine() = default;
   virtual MachineTraits traits() const = 0;
 
+  /// Once, before anything else: the table of the pages that operations name. It outlives the calls.
+  virtual void attach(const PageTable&) {}
+
   /// Set-up outside the steps (prompt pages on their home tier and in HBM).
   virtual Status set_up(std::span<const PageOp> ops) = 0;
 
@@ -48,10 +76,21 @@ class Machine {
   /// has seen the right contents, or this fails with kCorrupt.
   virtual Status run_layer(Step step, std::uint32_t layer, std::span<const PageOp> ops) = 0;
 
+  /// The same, for machines that attend.
+  virtual Status run(const LayerWork& work) { return run_layer(work.step, work.layer, work.ops); }
+
+  /// All layers of a step were given. Machines that only list what layers do start it here and may
+  /// return before it has ended.
+  virtual Status end_step(Step) { return drain(); }
+
   /// Everything submitted has ended.
   virtual Status drain() = 0;
 
-  /// Seconds spent in run_layer since the last call (measured; 0 on `sim`).
+  /// After drain(): the contents of every slot are what was put there. May be slow.
+  virtual Status check() { return {}; }
+
+  /// Seconds of layers, or of whole steps, that have ended since the last call (measured; 0 on
+  /// `sim`).
   virtual Seconds take_measured() = 0;
 
   /// One line for people: what was moved and verified, notices of fall-backs.

@@ -53,7 +53,9 @@ Runtime::Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> poli
       machine_(std::move(machine)),
       moves_bytes_(machine_->traits().moves_bytes),
       filled_(options_.geometry.layers),
-      scratch_(std::make_unique<Layer>()) {}
+      scratch_(std::make_unique<Layer>()) {
+  machine_->attach(table_);
+}
 
 Runtime::~Runtime() = default;
 
@@ -238,20 +240,21 @@ void Runtime::place_blocks(std::span<const SequenceId> ids, std::size_t first,
           ++table_.guard[page];
         }
         ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
-                       table_.slot[kHbm][page], table_.slot[kHbm][page]});
+                       table_.slot[kHbm][page], table_.slot[kHbm][page],
+                       partial ? tail_tokens(s) : 0});
       }
     }
   }
 }
 
 /// A tail that an append wrote into: its contents are another version now.
-void Runtime::fill_tail(PageId page, std::vector<PageOp>& ops) {
+void Runtime::fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops) {
   ++table_.version[page];
   home_.release(page);  // a copy from a suspension is out of date
   const bool here = resident(table_.residency[page], kHbm);
   if (here) {
     ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
-                   table_.slot[kHbm][page], table_.slot[kHbm][page]});
+                   table_.slot[kHbm][page], table_.slot[kHbm][page], tokens});
   }
 }
 
@@ -280,7 +283,8 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
   std::vector<PageId> filled;
   for (std::uint32_t group = 0; partial && group < g.groups(); ++group) {
     const PageId page = s->blocks[before - 1] + group * PageTable::kRun;
-    fill_tail(page, ops);
+    const std::uint64_t held = s->tokens - (before - 1) * g.page_tokens;
+    fill_tail(page, static_cast<std::uint32_t>(std::min<std::uint64_t>(held, g.page_tokens)), ops);
     if (before * g.page_tokens > s->tokens) continue;  // still a tail
     const Status placed = home_.place(page, moves_bytes_ ? &ops : nullptr);
     LEHR_CHECK(1, placed.has_value());
@@ -469,7 +473,7 @@ Result<StepReport> Runtime::end_step() {
   if (next_layer_ != options_.geometry.layers) {
     return invalid(fmt::format("{} of {} layers ran", next_layer_, options_.geometry.layers));
   }
-  LEHR_TRY(machine_->drain());
+  LEHR_TRY(machine_->end_step(step_));
   current_.measured = machine_->take_measured();
   totals_.add(current_);
   ++step_;

@@ -161,9 +161,11 @@ class Runtime {
   void append_token(Sequence& sequence);
   void own_tail(Sequence& sequence);
   void place_blocks(std::span<const SequenceId> ids, std::size_t first, std::vector<PageOp>& ops);
-  void fill_tail(PageId page, std::vector<PageOp>& ops);
+  void fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops);
 
   // The layer, in the order in which it happens (layer.cpp).
+  void list_groups(Layer& layer, std::span<const GroupSelection> groups);
+  Status run_machine(Layer& layer, std::span<const GroupSelection> groups);
   struct Layer;
   Status resolve(Layer& layer, std::span<const GroupSelection> groups);
   Status stage_missing(Layer& layer);

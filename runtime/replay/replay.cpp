@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/replay/replay.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -27,6 +28,10 @@ class DirectTarget final : public ReplayTarget {
   Result<StepReport> end_step() override { return runtime_->end_step(); }
   Status release(SequenceId sequence) override { return runtime_->release(sequence); }
   std::vector<std::string> notes() override { return runtime_->machine().notes(); }
+  Status finish() override {
+    LEHR_TRY(runtime_->machine().drain());
+    return runtime_->machine().check();
+  }
 
  private:
   std::unique_ptr<Runtime> runtime_;
@@ -162,6 +167,7 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
   ReplayResult result;
   result.policy = options.runtime.policy;
   result.steps = workload.steps();
+  if (options.max_steps != 0) result.steps = std::min(result.steps, options.max_steps);
   const auto began = std::chrono::steady_clock::now();
   for (std::uint32_t t = 0; t < result.steps; ++t) {
     if (progress) progress(static_cast<double>(t) / result.steps);
@@ -177,6 +183,7 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
     ++result.warm_steps;
   }
   result.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  LEHR_TRY(target.finish());
   result.notes = target.notes();
   return result;
 }

@@ -14,6 +14,7 @@ namespace lehr::runtime {
 struct ReplayOptions {
   RuntimeOptions runtime;  ///< platform, capacities, policy; the geometry comes from the workload
   std::uint32_t warmup_steps = 16;  ///< left out of the second set of totals
+  std::uint32_t max_steps = 0;      ///< stop after so many; 0: all
 };
 
 struct ReplayResult {

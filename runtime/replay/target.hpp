@@ -21,6 +21,8 @@ class ReplayTarget {
   virtual Result<StepReport> end_step() = 0;
   virtual Status release(SequenceId sequence) = 0;
   virtual std::vector<std::string> notes() = 0;
+  /// After the last step: what runs beside the host has ended, contents are as they should be.
+  virtual Status finish() { return {}; }
 };
 
 Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,

@@ -12,7 +12,9 @@ void add_experiment(CLI::App& app) {
   CLI::App& experiments = *app.add_subcommand("experiment", "Studies of many replays");
   experiments.require_subcommand(1);
   add_ablation(experiments);
+  add_decode(experiments);
   add_gh200_decode(experiments);
+  add_nvlink_decode(experiments);
 }
 
 }  // namespace lehr::tools

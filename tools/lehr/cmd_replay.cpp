@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/lehr/decode_run.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
@@ -22,6 +23,9 @@ struct Arguments {
   std::string policy = "lru";
   std::string machine = "sim";
   std::string nvme_directory = std::filesystem::temp_directory_path().string();
+  DecodeOptions gpu;
+  std::uint32_t steps = 0;
+  std::string timeline;
 };
 
 /// Real memory: no tier gets more than the whole footprint, and what home can hold needs no place
@@ -66,7 +70,41 @@ void print(const runtime::ReplayResult& r, const std::string& hbm,
   for (const std::string& note : r.notes) fmt::print("  {}\n", note);
 }
 
+/// On a GPU the replay calls its machine itself: what was measured is more than the C interface
+/// tells.
+nlohmann::ordered_json run_on_gpu(const Arguments& arguments, const Prepared& prepared,
+                                  const std::string& hbm, const runtime::ReplayOptions& options) {
+  ProgressBar bar("replaying");
+  const DecodeOutcome outcome = take(kCommand, decode(prepared, options, arguments.gpu,
+                                                      [&](double share) { bar.show(share); }));
+  if (arguments.replay.json != "-") {
+    print(outcome.result, hbm, options, prepared);
+    print_decode(outcome, options);
+  }
+  if (!arguments.timeline.empty()) {
+    take(kCommand, write_timeline(arguments.timeline, outcome, options.runtime.platform));
+  }
+  nlohmann::ordered_json cell = figures(outcome.result, options, prepared.page_bytes);
+  cell["cuda"] = decode_figures(outcome, options);
+  return cell;
+}
+
+nlohmann::ordered_json run_elsewhere(const Arguments& arguments, const Prepared& prepared,
+                                     const std::string& hbm,
+                                     const runtime::ReplayOptions& options) {
+  ProgressBar bar("replaying");
+  const runtime::ApiOptions api{arguments.machine, arguments.replay.profile,
+                                arguments.nvme_directory};
+  const auto result = take(
+      kCommand, runtime::replay_through_api(prepared.workload, options, api,
+                                            [&](double share) { bar.show(share); }));
+  if (arguments.replay.json != "-") print(result, hbm, options, prepared);
+  return figures(result, options, prepared.page_bytes);
+}
+
 void run(const Arguments& arguments) {
+  if (!arguments.timeline.empty() && arguments.machine != "cuda")
+    fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
   const auto policy = parse_policy(arguments.policy);
   if (!policy) fail_usage(kCommand, policy.error());
   std::unique_ptr<Prepared> prepared;
@@ -86,14 +124,10 @@ void run(const Arguments& arguments) {
       options->runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared->total_pages);
     }
     if (arguments.machine == "host") fit_to_footprint(*options, prepared->total_pages);
-    ProgressBar bar("replaying");
-    const runtime::ApiOptions api{arguments.machine, arguments.replay.profile,
-                                  arguments.nvme_directory};
-    const auto result =
-        take(kCommand, runtime::replay_through_api(prepared->workload, *options, api,
-                                                   [&](double share) { bar.show(share); }));
-    if (arguments.replay.json != "-") print(result, hbm, *options, *prepared);
-    nlohmann::ordered_json cell = figures(result, *options, prepared->page_bytes);
+    options->max_steps = arguments.steps;
+    nlohmann::ordered_json cell = arguments.machine == "cuda"
+                                      ? run_on_gpu(arguments, *prepared, hbm, *options)
+                                      : run_elsewhere(arguments, *prepared, hbm, *options);
     cell["hbm"] = hbm;
     cell["hbm_pages"] = options->runtime.tier_pages[kHbm];
     report["cells"].push_back(std::move(cell));
@@ -108,10 +142,20 @@ void add_replay(CLI::App& app) {
   CLI::App& command = *app.add_subcommand("replay", "Replay a trace under one policy");
   arguments->replay.add_to(command);
   command.add_option("--policy", arguments->policy, "NAME or NAME:KEY=VALUE,...");
-  command.add_option("--machine", arguments->machine, "What carries it out: sim or host")
-      ->check(CLI::IsMember({"sim", "host"}));
+  command
+      .add_option("--machine", arguments->machine,
+                  "What carries it out: sim, host, or cuda (a GPU)")
+      ->check(CLI::IsMember({"sim", "host", "cuda"}));
   command.add_option("--nvme-dir", arguments->nvme_directory,
                      "Directory for the NVMe tier's scratch file on host");
+  command.add_option("--steps", arguments->steps, "Stop after so many steps (default: all)");
+  command.add_option("--gpu", arguments->gpu.gpu, "On cuda: the GPU, from 0");
+  command.add_option("--donor", arguments->gpu.donor,
+                     "On cuda: the GPU whose HBM is the home tier, where the profile says peer");
+  command.add_flag("--check-reads", arguments->gpu.check_reads,
+                   "On cuda: compare every page's contents before it is read");
+  command.add_option("--perfetto", arguments->timeline,
+                     "On cuda: write a timeline of the run to this file (ui.perfetto.dev)");
   command.callback([arguments] { run(*arguments); });
 }
 

@@ -43,6 +43,7 @@ Status impose_shape(const ReplayArguments& arguments, Prepared& prepared, KvGeom
       return not_found(fmt::format("--shape {}: known are {}", arguments.shape, known));
     geometry.head_dim = shape->head_dim;
     geometry.element_bytes = shape->element_bytes;
+    geometry.q_heads = geometry.kv_heads * shape->query_heads_per_group;
     prepared.page_bytes = geometry.page_bytes();
     prepared.notices.push_back(fmt::format(
         "shape of {} imposed: {} bytes a page; layers, heads and selection are the trace's",
@@ -152,6 +153,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
 
   KvGeometry geometry = prepared->traces.front()->geometry();
   LEHR_TRY(impose_shape(arguments, *prepared, geometry));
+  prepared->geometry = geometry;
   runtime::RuntimeOptions& options = prepared->base.runtime;
   options.platform = std::move(profile.platform);
   options.page_bytes = prepared->page_bytes;

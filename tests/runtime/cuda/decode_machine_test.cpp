@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The machine with a GPU, without the GPU: the lists that it makes, executed by a device of host
+// memory in every order that the step's program allows.
+#include "runtime/machines/cuda/decode_machine.hpp"
+
+#include <catch2/catch.hpp>
+
+#include "placement/policy.hpp"
+#include "runtime/runtime.hpp"
+#include "tests/runtime/cuda/fake_device.hpp"
+#include "tests/support/tiny_platform.hpp"
+
+using namespace lehr;
+using namespace lehr::runtime;
+using lehr::test::FakeDevice;
+using lehr::test::Pace;
+
+namespace {
+
+constexpr std::uint32_t kLayers = 3, kHeads = 2, kTokens = FakeDevice::kPageTokens;
+constexpr KvGeometry kGeometry{.layers = kLayers,
+                               .kv_heads = kHeads,
+                               .q_heads = 4,
+                               .head_dim = 64,
+                               .page_tokens = kTokens,
+                               .element_bytes = 2};
+
+struct World {
+  std::unique_ptr<Runtime> runtime;
+  cuda::DecodeMachine* machine = nullptr;
+  FakeDevice* device = nullptr;
+  std::shared_ptr<cuda::DecodeLog> log;
+  std::vector<SequenceId> live, asleep;
+};
+
+World make_world(const std::string& policy, std::uint32_t hbm, Pace pace, std::uint64_t seed,
+                 std::uint32_t join_late = 0) {
+  World w;
+  CudaMachineOptions o;
+  o.platform = test::tiny_platform();
+  // Time for some arrivals in every layer: a page crosses in less time than HBM needs for a few.
+  o.platform.hbm = BandwidthCurve(2000.0);
+  o.platform.links[0].curve = BandwidthCurve(1000.0);
+  o.tier_pages = {hbm, 4000};
+  o.geometry = kGeometry;
+  o.check_reads = true;
+  o.log = w.log = std::make_shared<cuda::DecodeLog>();
+  cuda::ProgramOptions program;
+  program.layers = kLayers;
+  program.check_reads = true;
+  program.join_late = join_late;
+  auto device = std::make_unique<FakeDevice>(
+      o.tier_pages, static_cast<std::uint32_t>(kGeometry.page_bytes()), program, pace, seed);
+  w.device = device.get();
+  auto machine = std::make_unique<cuda::DecodeMachine>(o, std::move(device));
+  w.machine = machine.get();
+  RuntimeOptions r;
+  r.platform = o.platform;
+  r.geometry = kGeometry;
+  r.tier_pages = o.tier_pages;
+  r.policy = policy;
+  auto made = Runtime::create(r, std::move(machine));
+  REQUIRE(made);
+  w.runtime = *std::move(made);
+  return w;
+}
+
+void must(const Status& status) {
+  INFO((status ? std::string() : status.error().what));
+  REQUIRE(status);
+}
+
+SequenceId create(World& w, std::uint64_t prompt) {
+  const SequenceInfo info{prompt, {}};
+  const auto made = w.runtime->create_sequences({&info, 1});
+  REQUIRE(made);
+  w.live.push_back(made->front());
+  return made->front();
+}
+
+void random_step(World& w, Rng& rng) {
+  Runtime& r = *w.runtime;
+  must(r.begin_step(w.live));
+  for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+    std::vector<GroupSelection> groups;
+    std::vector<std::vector<std::uint32_t>> pages;
+    std::vector<std::vector<MassCode>> mass;
+    pages.reserve(w.live.size() * kHeads);
+    mass.reserve(w.live.size() * kHeads);
+    for (const SequenceId s : w.live) {
+      const auto blocks = static_cast<std::uint32_t>((*r.tokens(s) + kTokens - 1) / kTokens);
+      for (std::uint32_t head = 0; head < kHeads; ++head) {
+        auto& chosen = pages.emplace_back();
+        auto& codes = mass.emplace_back();
+        for (std::uint32_t p = 0; p < blocks; ++p) {
+          codes.push_back(static_cast<MassCode>(rng.below(256)));
+          if (rng.below(3) == 0) chosen.push_back(p);
+        }
+        if (rng.below(8) == 0) continue;  // a group that nobody names still writes its token
+        GroupSelection g;
+        g.sequence = s;
+        g.kv_head = head;
+        g.pages = chosen;
+        g.mass = codes.data();
+        g.peak = codes.data();
+        groups.push_back(g);
+      }
+    }
+    must(r.run_layer(layer, groups));
+  }
+  REQUIRE(r.end_step());
+}
+
+/// Sequences come, fork, sleep, wake and go.
+void random_life(World& w, Rng& rng, int steps) {
+  for (int t = 0; t < steps; ++t) {
+    const std::uint32_t dice = rng.below(12);
+    if (w.live.empty() || (dice < 2 && w.live.size() < 4)) create(w, 20 + rng.below(150));
+    if (dice == 2 && w.live.size() < 4) {
+      const auto child = w.runtime->fork(w.live.front());
+      REQUIRE(child);
+      w.live.push_back(*child);
+    }
+    if (dice == 3 && w.live.size() > 1) {
+      must(w.runtime->suspend(w.live.back()));
+      w.asleep.push_back(w.live.back());
+      w.live.pop_back();
+    }
+    if (dice == 4 && !w.asleep.empty() && w.runtime->resume(w.asleep.back())) {
+      w.live.push_back(w.asleep.back());
+      w.asleep.pop_back();
+    }
+    if (dice == 5 && w.live.size() > 1) {
+      must(w.runtime->release(w.live.front()));
+      w.live.erase(w.live.begin());
+    }
+    if (dice == 6) must(w.runtime->append(w.live.front(), 1 + rng.below(40)));
+    random_step(w, rng);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("whatever the side stream's pace, attention reads the right pages and all slots hold") {
+  const std::string policy =
+      GENERATE(as<std::string>{}, "lru", "lru-promote", "lfu-importance", "sa", "none", "static");
+  const Pace pace = GENERATE(Pace::kEager, Pace::kLazy, Pace::kRandom);
+  CAPTURE(policy, static_cast<int>(pace));
+  World w = make_world(policy, 60, pace, 3);
+  Rng rng(17);
+  random_life(w, rng, 60);
+  must(w.machine->drain());
+  must(w.machine->check());
+  CHECK(w.device->reads > 1000);
+  CHECK(w.device->early > 0);  // copies on write and resumed tails
+  CHECK(w.device->moves > 0);  // at least write-backs
+  if (policy == "lru") CHECK(w.device->installs > 0);
+  CHECK(w.log->steps.size() == 60);
+  CHECK(w.log->steps.back().layers.size() == kLayers);
+}
+
+TEST_CASE("a side stream that is joined a layer late is found out") {
+  // The same program but for the joins; the copies wait as long as they may.
+  World w = make_world("lru-promote", 60, Pace::kLazy, 3, 1);
+  Rng rng(17);
+  random_life(w, rng, 60);
+  const Status good = w.machine->check();
+  REQUIRE_FALSE(good);
+  CHECK(good.error().code == Code::kCorrupt);
+}
+
+TEST_CASE("a page that was overwritten behind the machine's back is found out") {
+  World w = make_world("lru", 60, Pace::kEager, 3);
+  create(w, 100);
+  Rng rng(5);
+  random_step(w, rng);
+  must(w.machine->check());
+  const kernels::PageContents foreign{w.device->slot_address(1, 0), 4711, kTokens};
+  must(w.device->set_up({&foreign, 1}, {}));
+  const Status good = w.machine->check();
+  REQUIRE_FALSE(good);
+  CHECK(w.log->pages_bad == 1);
+}
+
+TEST_CASE("only entries that changed are sent, and a step is captured once") {
+  World w = make_world("none", 200, Pace::kEager, 1);
+  create(w, 160);  // ten full pages a group, and its tail
+  Runtime& r = *w.runtime;
+  const std::vector<std::uint32_t> pages{0, 3, 7};
+  for (int t = 0; t < 8; ++t) {
+    must(r.begin_step(w.live));
+    for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
+      std::vector<GroupSelection> groups(kHeads);
+      for (std::uint32_t h = 0; h < kHeads; ++h) {
+        groups[h].sequence = w.live[0];
+        groups[h].kv_head = h;
+        groups[h].pages = pages;
+      }
+      must(r.run_layer(layer, groups));
+    }
+    REQUIRE(r.end_step());
+    // Set-up tells home copies; all fit HBM, so the first step corrects the three pages of each
+    // group, and says where the new tail is.
+    CHECK(w.device->entry_writes == kLayers * kHeads * 4);
+  }
+  CHECK(w.device->prepared == 1);
+  CHECK(w.device->unknown_at_start == 0);  // boxes of all prompt pages
+  CHECK(w.log->captures == 1);
+}
+
+TEST_CASE("tables grow with the context by another capture") {
+  World w = make_world("lru", 60, Pace::kEager, 1);
+  create(w, 16);
+  Rng rng(1);
+  random_step(w, rng);
+  CHECK(w.log->captures == 1);
+  must(w.runtime->append(w.live[0], 128 * kTokens));
+  random_step(w, rng);
+  CHECK(w.log->captures == 2);
+  must(w.machine->check());
+}
+
+TEST_CASE("a read of what the slot does not hold is refused before it is launched") {
+  World w = make_world("lru", 60, Pace::kEager, 1);
+  const std::vector<PageOp> fill{{PageOp::Kind::kFill, 1, 1, 5, 1, 0, 0}};
+  must(w.machine->set_up(fill));
+  const std::vector<PageId> blocks{5};
+  const std::vector<GroupWork> groups{{0, 0, 1, blocks, 0, {}}, {0, 1, 1, blocks, 0, {}}};
+  const std::vector<PageOp> stale{{PageOp::Kind::kRead, 1, 0, 5, 2, 0, kNoSlot}};
+  const Status ran = w.machine->run({0, 0, stale, groups, nullptr, nullptr});
+  REQUIRE_FALSE(ran);
+  CHECK(ran.error().code == Code::kCorrupt);
+}
+
+TEST_CASE("a program without tiering has neither movers nor joins, and every layer once") {
+  using cuda::LaunchKind;
+  cuda::ProgramOptions o;
+  o.layers = 2;
+  o.tiering = false;
+  std::size_t attends = 0;
+  for (const auto& launch : cuda::step_program(o)) {
+    CHECK(launch.kind != LaunchKind::kMove);
+    CHECK(launch.kind != LaunchKind::kJoin);
+    CHECK(launch.kind != LaunchKind::kResolve);
+    attends += launch.kind == LaunchKind::kAttend ? 1 : 0;
+  }
+  CHECK(attends == 2);
+}
