@@ -78,7 +78,15 @@ Result<Lease> TransferEngine::lease(Place place, LeaseMode mode) {
 std::vector<FoundPage> TransferEngine::contents(TierId tier) const {
   const std::lock_guard lock(core_->mutex);
   std::vector<FoundPage> found;
-  if (tier >= core_->tiers.size() || core_->tiers[tier].file == nullptr) return found;
+  if (tier >= core_->tiers.size()) return found;
+  if (core_->tiers[tier].file == nullptr) {
+    const auto& labels = core_->tiers[tier].labels;
+    for (SlotId s = 0; s < labels.size(); ++s) {
+      if (labels[s].version == 0 || !core_->tiers[tier].store->slots().is_held(s)) continue;
+      found.push_back({{0, labels[s].page}, labels[s].page, labels[s].version, s});
+    }
+    return found;
+  }
   PageIndex& index = core_->tiers[tier].file->index();
   const SlotPool& slots = core_->tiers[tier].store->slots();
   const SlotId capacity = slots.usage().capacity;
@@ -192,7 +200,19 @@ void TransferEngine::begin_step() {
 
 void TransferEngine::set_share(LinkId link, double share) {
   const std::lock_guard lock(core_->mutex);
-  if (link < core_->links.size()) core_->scheduler->set_share(link, share);
+  if (link >= core_->links.size()) return;
+  core_->scheduler->set_share(link, share);
+  core_->movers[core_->links[link].mover]->set_share(core_->scheduler->share(link));
+}
+
+void TransferEngine::step_slowdown(double slowdown) {
+  const std::lock_guard lock(core_->mutex);
+  core_->scheduler->measured_slowdown(slowdown);
+  for (std::size_t l = 0; l < core_->links.size(); ++l) {
+    if (!(core_->links[l].config.limits.allowed_slowdown > 0)) continue;
+    core_->movers[core_->links[l].mover]->set_share(
+        core_->scheduler->share(static_cast<LinkId>(l)));
+  }
 }
 
 void TransferEngine::hold_background(LinkId link, std::int64_t until_ns) {

@@ -140,7 +140,7 @@ class TransferEngine {
   /// Whether a slot holds this page at this version.
   bool holds(Place place, PageId page, std::uint32_t version) const;
   Result<Lease> lease(Place place, LeaseMode mode);
-  /// What a file tier holds, as after a restart.
+  /// What a tier holds: of a file also what was found after a restart.
   std::vector<FoundPage> contents(TierId tier) const;
 
   /// Submits moves and says of each what became of it (out.size() == moves.size()). With `atomic`,
@@ -159,8 +159,10 @@ class TransferEngine {
 
   /// A new step: byte budgets are filled again.
   void begin_step();
-  /// Share of a link that background work may use (from a Pacer), and when it may start (from a
-  /// Stagger).
+  /// How much slower the last step was than an undisturbed one (measured: 0.02 is 2 %). Links with
+  /// an allowed slow-down follow with rate, depth and the share of SMs that their movers use.
+  void step_slowdown(double slowdown);
+  /// Share of a link that background work may use, and when it may start.
   void set_share(LinkId link, double share);
   void hold_background(LinkId link, std::int64_t until_ns);
 

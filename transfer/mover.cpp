@@ -34,16 +34,17 @@ std::size_t Mover::submit(std::span<const Job> jobs) {
 
 std::size_t Mover::poll(std::span<Completion> out) {
   const std::size_t count = do_poll(out);
+  MoverCounters now;
   for (const Completion& c : out.first(count)) {
-    if (c.code == Code::kOk) {
-      finished_.fetch_add(1, std::memory_order_relaxed);
-      bytes_.fetch_add(c.bytes, std::memory_order_relaxed);
-    } else if (c.code == Code::kCancelled) {
-      cancelled_.fetch_add(1, std::memory_order_relaxed);
-    } else {
-      failed_.fetch_add(1, std::memory_order_relaxed);
-    }
+    now.finished += c.code == Code::kOk;
+    now.cancelled += c.code == Code::kCancelled;
+    if (c.code == Code::kOk) now.bytes += c.bytes;
   }
+  if (count == 0) return 0;
+  finished_.fetch_add(now.finished, std::memory_order_relaxed);
+  bytes_.fetch_add(now.bytes, std::memory_order_relaxed);
+  cancelled_.fetch_add(now.cancelled, std::memory_order_relaxed);
+  failed_.fetch_add(count - now.finished - now.cancelled, std::memory_order_relaxed);
   return count;
 }
 

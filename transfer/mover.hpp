@@ -81,8 +81,11 @@ class Mover {
   /// bound.
   bool drain(std::int64_t bound_ns);
   MoverCounters counters() const;
+  /// Share of its means (SMs, say) that background jobs may use, (0, 1].
+  void set_share(double share) { share_.store(share, std::memory_order_relaxed); }
 
  protected:
+  double share() const { return share_.load(std::memory_order_relaxed); }
   struct Load {
     std::size_t unfinished = 0;  ///< queued or in flight
     std::size_t finished = 0;    ///< waiting for poll()
@@ -95,6 +98,7 @@ class Mover {
   virtual Load load() = 0;  ///< lets queued jobs start, too
 
   std::atomic<std::uint64_t> accepted_{0}, finished_{0}, failed_{0}, cancelled_{0}, bytes_{0};
+  std::atomic<double> share_{1.0};
 };
 
 /// Files that a file mover will be asked for, and memory that it may register.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "kernels/base/check.hpp"
 
@@ -11,7 +12,11 @@ namespace lehr::transfer {
 Scheduler::Scheduler(const std::vector<LinkLimits>& links) {
   for (const LinkLimits& limits : links) {
     links_.emplace_back();
-    links_.back().limits = limits;
+    Link& link = links_.back();
+    link.limits = limits;
+    link.pacer = Pacer(limits.allowed_slowdown);
+    link.stagger =
+        Stagger(limits.stagger_devices, static_cast<std::int64_t>(limits.stagger_phase * 1e9));
   }
   begin_step();
 }
@@ -48,6 +53,10 @@ bool Scheduler::may_start(const Link& link, const Item& item, std::int64_t now_n
     return load.jobs_in_flight < std::max(1U, limits.urgent_depth) || after <= depth;
   }
   if (now_ns < link.hold_until_ns) return false;
+  // At most one depth's time ahead of its share of the rate.
+  const auto ahead = static_cast<std::int64_t>(limits.depth_seconds * 1e9);
+  if (link.share < 1 && link.paced_ns > now_ns + ahead) return false;
+  if (link.stagger.next_start(limits.stagger_device, now_ns) != now_ns) return false;
   // One job is always allowed: a page larger than the depth must move too.
   if (load.jobs_in_flight != 0 && after > depth * link.share) return false;
   if (limits.step_budget == 0) return true;
@@ -55,6 +64,12 @@ bool Scheduler::may_start(const Link& link, const Item& item, std::int64_t now_n
   const std::int64_t full = full_budget(link);
   // A job larger than a step's whole budget takes a fresh one and leaves a debt.
   return bytes <= load.budget_left || (bytes > full && load.budget_left >= full);
+}
+
+/// Link time that background bytes take at the link's share.
+std::int64_t Scheduler::paced_time(const Link& link, Bytes bytes) {
+  return static_cast<std::int64_t>(static_cast<double>(bytes) * 1e9 /
+                                   (link.limits.bytes_per_second * link.share));
 }
 
 std::optional<Scheduler::Item> Scheduler::next(LinkId link, std::int64_t now_ns) {
@@ -69,6 +84,10 @@ std::optional<Scheduler::Item> Scheduler::next(LinkId link, std::int64_t now_ns)
     l.load.in_flight += item.bytes;
     ++l.load.jobs_in_flight;
     if (l.limits.step_budget != 0) l.load.budget_left -= static_cast<std::int64_t>(item.bytes);
+    if (item.urgency == Urgency::kBackground) {
+      l.moved_background = true;
+      l.paced_ns = std::max(l.paced_ns, now_ns) + paced_time(l, item.bytes);
+    }
     return item;
   }
   return std::nullopt;
@@ -78,6 +97,7 @@ void Scheduler::undo(LinkId link, const Item& item) {
   Link& l = links_[link];
   finished(link, item.bytes);
   if (l.limits.step_budget != 0) l.load.budget_left += static_cast<std::int64_t>(item.bytes);
+  if (item.urgency == Urgency::kBackground) l.paced_ns -= paced_time(l, item.bytes);
   l.queues[static_cast<std::size_t>(item.urgency)].push_front(item);
   l.load.waiting += item.bytes;
   ++l.load.waiting_jobs;
@@ -112,6 +132,14 @@ void Scheduler::begin_step() {
 
 void Scheduler::set_share(LinkId link, double share) {
   links_[link].share = std::clamp(share, 1.0 / 1024, 1.0);
+}
+
+void Scheduler::measured_slowdown(double slowdown) {
+  for (Link& l : links_) {
+    if (!(l.limits.allowed_slowdown > 0) || !std::exchange(l.moved_background, false)) continue;
+    l.pacer.measured(slowdown);
+    l.share = l.pacer.share();
+  }
 }
 
 void Scheduler::hold_background(LinkId link, std::int64_t until_ns) {

@@ -11,6 +11,7 @@
 #include "kernels/base/result.hpp"
 #include "kernels/base/units.hpp"
 #include "transfer/address.hpp"
+#include "transfer/pacing.hpp"
 
 namespace lehr::transfer {
 
@@ -24,7 +25,11 @@ struct LinkLimits {
   std::uint32_t urgent_depth = 64;
   Bytes step_budget =
       0;  ///< bytes a step; 0: no budget. Urgent work may overdraw, the next step pays
-  Bytes queue_limit = 0;  ///< bytes of background work that may wait; 0: no limit
+  Bytes queue_limit = 0;        ///< bytes of background work that may wait; 0: no limit
+  double allowed_slowdown = 0;  ///< of attention, by background work; 0: no limit
+  /// Devices that share this link's medium take turns with background work; see Stagger.
+  std::uint32_t stagger_devices = 1, stagger_device = 0;
+  Seconds stagger_phase = 10e-3;
 };
 
 struct LinkLoad {
@@ -63,8 +68,12 @@ class Scheduler {
 
   /// A new step: budgets are filled again, less what was overdrawn.
   void begin_step();
-  /// Share of rate, depth and budget for background work, (0, 1] (from a Pacer).
+  /// Share of rate, depth and budget for background work, (0, 1].
   void set_share(LinkId link, double share);
+  double share(LinkId link) const { return links_[link].share; }
+  /// How much slower the last step was than an undisturbed one: links with an allowed slow-down
+  /// that moved background work since the last call adapt their share to it.
+  void measured_slowdown(double slowdown);
   /// No background work before this moment (from a Stagger, or pacing).
   void hold_background(LinkId link, std::int64_t until_ns);
 
@@ -78,8 +87,13 @@ class Scheduler {
     LinkLoad load;
     double share = 1.0;
     std::int64_t hold_until_ns = 0;
+    std::int64_t paced_ns = 0;  ///< link time that background work has used up at its share
+    Pacer pacer{0};
+    Stagger stagger;
+    bool moved_background = false;
   };
   static std::int64_t full_budget(const Link& link);
+  static std::int64_t paced_time(const Link& link, Bytes bytes);
   static bool may_start(const Link& link, const Item& item, std::int64_t now_ns);
   std::vector<Link> links_;
 };

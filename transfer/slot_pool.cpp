@@ -28,7 +28,8 @@ SlotPool::SlotPool(const SlotPoolConfig& config, EventFd event)
     : guard_(config.guard_leases),
       event_(std::move(event)),
       free_(config.slots, config.slots_per_extent),
-      slots_(config.slots) {}
+      slots_(config.slots),
+      limit_(config.slots) {}
 
 SlotPool::~SlotPool() { LEHR_CHECK(1, leases_ == 0); }
 
@@ -50,8 +51,8 @@ Status SlotPool::allocate_locked(std::span<SlotId> out, bool behind_readers) {
     const bool all_leased = used != 0 && leased_ == used;
     return refused(all_leased ? Reason::kNoEvictable : Reason::kOverBudget,
                    std::to_string(out.size()) + " slots asked for, " + std::to_string(reach) +
-                       " of " + std::to_string(free_.capacity()) + " free, " +
-                       std::to_string(leased_) + " leased");
+                       " of " + std::to_string(limit_) + " free, " + std::to_string(leased_) +
+                       " leased");
   }
   const auto fresh = out.first(std::min(out.size(), free));
   free_.take(fresh);
@@ -89,23 +90,74 @@ Status SlotPool::release(SlotId slot) {
   Slot& s = slots_[slot];
   --held_;
   if (guard_ && s.leases() != 0) {
-    s.state = State::kRetiring;
-    ++retiring_count_;
-    // Entries of slots that became free by themselves are dropped when they are the majority.
-    if (retiring_.size() > 2 * std::size_t{retiring_count_} + 64) {
-      std::erase_if(retiring_, [&](SlotId r) {
-        slots_[r].listed = slots_[r].state == State::kRetiring && r != slot;
-        return !slots_[r].listed;
-      });
+    if (slot >= limit_) {
+      s.state = State::kLeaving;
+    } else {
+      retire(slot);
     }
-    // Still listed from an earlier retirement: a second entry would hand the slot out twice.
-    if (!s.listed) retiring_.push_back(slot);
-    s.listed = true;
   } else {
-    s.state = State::kFree;
-    free_.give_back(slot);
+    vacate(slot);
   }
   return {};
+}
+
+/// Released under a lease: the slot may be handed out again behind its readers.
+void SlotPool::retire(SlotId slot) {
+  Slot& s = slots_[slot];
+  s.state = State::kRetiring;
+  ++retiring_count_;
+  // Entries of slots that became free by themselves are dropped when they are the majority.
+  if (retiring_.size() > 2 * std::size_t{retiring_count_} + 64) {
+    std::erase_if(retiring_, [&](SlotId r) {
+      slots_[r].listed = slots_[r].state == State::kRetiring && r != slot;
+      return !slots_[r].listed;
+    });
+  }
+  // Still listed from an earlier retirement: a second entry would hand the slot out twice.
+  if (!s.listed) retiring_.push_back(slot);
+  s.listed = true;
+}
+
+/// Nobody holds or leases the slot any more.
+void SlotPool::vacate(SlotId slot) {
+  if (slot >= limit_) {
+    slots_[slot].state = State::kWithheld;
+  } else {
+    slots_[slot].state = State::kFree;
+    free_.give_back(slot);
+  }
+}
+
+void SlotPool::set_limit(SlotId limit) {
+  const std::lock_guard lock(mutex_);
+  limit = std::min(limit, free_.capacity());
+  const SlotId before = std::exchange(limit_, limit);
+  for (SlotId slot = limit; slot < before; ++slot) {
+    Slot& s = slots_[slot];
+    if (s.state == State::kFree) {
+      free_.take_exactly(slot);
+      s.state = State::kWithheld;
+    } else if (s.state == State::kRetiring) {
+      s.state = State::kLeaving;
+      --retiring_count_;
+    }
+  }
+  for (SlotId slot = before; slot < limit; ++slot) {
+    if (slots_[slot].state == State::kWithheld) vacate(slot);
+    if (slots_[slot].state == State::kLeaving) retire(slot);
+  }
+}
+
+SlotId SlotPool::limit() const {
+  const std::lock_guard lock(mutex_);
+  return limit_;
+}
+
+SlotId SlotPool::in_use_past_limit() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<SlotId>(
+      std::count_if(slots_.begin() + limit_, slots_.end(),
+                    [](const Slot& s) { return s.state != State::kWithheld || s.leases() != 0; }));
 }
 
 Result<Lease> SlotPool::lease(SlotId slot, LeaseMode mode) {
@@ -168,11 +220,8 @@ void SlotPool::end(SlotId slot, LeaseMode mode, std::uint32_t turn) {
   const bool quiet = s.leases() == 0;
   if (quiet) {
     --leased_;
-    if (s.state == State::kRetiring) {
-      s.state = State::kFree;
-      --retiring_count_;
-      free_.give_back(slot);
-    }
+    if (s.state == State::kRetiring) --retiring_count_;
+    if (s.state == State::kRetiring || s.state == State::kLeaving) vacate(slot);
   }
   if (quiet || mode == LeaseMode::kWrite || (s.writer && s.readers == 0)) {
     if (!event_pending_.exchange(true)) event_.signal();
@@ -188,7 +237,14 @@ bool SlotPool::take_event() {
 
 SlotUsage SlotPool::usage() const {
   const std::lock_guard lock(mutex_);
-  return {free_.capacity(), free_.free_slots(), held_, retiring_count_, leased_, leases_};
+  const SlotId in_circulation = free_.free_slots() + held_ + retiring_count_;
+  return {free_.capacity(),
+          free_.free_slots(),
+          held_,
+          retiring_count_,
+          leased_,
+          leases_,
+          free_.capacity() - in_circulation};
 }
 
 std::uint32_t SlotPool::leases_on(SlotId slot) const {
@@ -213,8 +269,13 @@ Status SlotPool::validate() const {
     leased += s.leases() != 0;
     leases += s.leases();
     if (s.later != 0 && !s.writer) return internal_error("readers wait for no writer");
-    if (guard_ && s.state == State::kFree && s.leases() != 0) {
+    if (guard_ && (s.state == State::kFree || s.state == State::kWithheld) && s.leases() != 0) {
       return internal_error("a free slot is leased");
+    }
+    const bool below = &s < slots_.data() + limit_;
+    if (below ? s.state == State::kLeaving || s.state == State::kWithheld
+              : s.state == State::kFree || s.state == State::kRetiring) {
+      return internal_error("a slot is in circulation on the wrong side of the limit");
     }
   }
   if (free != free_.free_slots() || held != held_ || retiring != retiring_count_ ||

@@ -23,6 +23,7 @@ struct SlotUsage {
   SlotId retiring = 0;  ///< released, but a lease still holds them
   SlotId leased = 0;    ///< with at least one lease
   std::uint64_t leases = 0;
+  SlotId withheld = 0;  ///< at or past the limit, and not held
 };
 
 struct SlotPoolConfig {
@@ -52,6 +53,14 @@ class SlotPool {
   Status claim(SlotId slot);
   Status release(SlotId slot);
 
+  /// Slots from `limit` on are out of circulation: free ones at once, held ones when they are
+  /// released and their last lease ends. Memory that grows or shrinks behind a fixed base moves its
+  /// limit. O(slots whose place in circulation changes).
+  void set_limit(SlotId limit);
+  SlotId limit() const;
+  /// Slots at or past the limit that are still held, or leased after their release.
+  SlotId in_use_past_limit() const;
+
   /// A lease in turn; refused with kLeased where another writer is already waiting or writing.
   Result<Lease> lease(SlotId slot, LeaseMode mode);
   /// A lease whose turn is now, or a refusal with kPending.
@@ -69,7 +78,7 @@ class SlotPool {
 
  private:
   friend class Lease;
-  enum class State : std::uint8_t { kFree, kHeld, kRetiring };
+  enum class State : std::uint8_t { kFree, kHeld, kRetiring, kLeaving, kWithheld };
   struct Slot {
     std::uint32_t readers = 0;  ///< whose turn it is, or who came before the writer
     std::uint32_t later = 0;    ///< readers that wait for the writer
@@ -85,6 +94,8 @@ class SlotPool {
   Result<Lease> lease_locked(SlotId slot, LeaseMode mode);
   bool ready(SlotId slot, LeaseMode mode, std::uint32_t turn) const;
   void end(SlotId slot, LeaseMode mode, std::uint32_t turn);
+  void retire(SlotId slot);
+  void vacate(SlotId slot);
 
   const bool guard_;
   EventFd event_;
@@ -95,6 +106,7 @@ class SlotPool {
   std::deque<SlotId> retiring_;  ///< in order of release; entries whose slot moved on are skipped
   SlotId held_ = 0, retiring_count_ = 0, leased_ = 0;
   std::uint64_t leases_ = 0;
+  SlotId limit_;
 };
 
 }  // namespace lehr::transfer

@@ -15,6 +15,7 @@ namespace lehr::transfer {
 namespace {
 
 constexpr Bytes kTouchChunk = 16 * kMiB;
+constexpr Bytes kHugePage = 2 * kMiB;
 
 std::optional<std::string> bind_to_node(std::byte* data, Bytes bytes, unsigned node) {
   if (numa_available() < 0) return "NUMA binding is not available here; memory is not bound";
@@ -31,17 +32,31 @@ std::optional<std::string> bind_to_node(std::byte* data, Bytes bytes, unsigned n
   return std::nullopt;
 }
 
+/// Cuts a map of `bytes` and one huge page down to `bytes` from a multiple of huge pages on.
+std::byte* align_map(std::byte* base, Bytes bytes) {
+  const Bytes system_page = static_cast<Bytes>(::sysconf(_SC_PAGESIZE));
+  const Bytes before = (kHugePage - reinterpret_cast<std::uintptr_t>(base) % kHugePage) % kHugePage;
+  const Bytes kept = (bytes + system_page - 1) / system_page * system_page;
+  const Bytes mapped = (bytes + kHugePage + system_page - 1) / system_page * system_page;
+  if (before != 0) ::munmap(base, before);
+  if (mapped > before + kept) ::munmap(base + before + kept, mapped - before - kept);
+  return base + before;
+}
+
 void touch(std::byte* data, Bytes bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (::madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return;
 #endif
   const auto page = static_cast<Bytes>(::sysconf(_SC_PAGESIZE));
   for (Bytes at = 0; at < bytes; at += page) {
-    *static_cast<volatile std::byte*>(data + at) = std::byte{0};
+    volatile std::byte& first = data[at];
+    first = first;
   }
 }
 
-void touch_in_parallel(std::byte* data, Bytes bytes, unsigned threads) {
+}  // namespace
+
+void make_present(std::byte* data, Bytes bytes, unsigned threads) {
   std::atomic<Bytes> next{0};
   const auto work = [&] {
     for (;;) {
@@ -56,12 +71,12 @@ void touch_in_parallel(std::byte* data, Bytes bytes, unsigned threads) {
   work();
 }
 
-}  // namespace
-
 Result<HostMemory> HostMemory::create(const HostMemoryConfig& config) {
   if (config.bytes == 0) return invalid("host memory of 0 bytes");
-  void* base =
-      ::mmap(nullptr, config.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Huge pages need their alignment: room for it is mapped too, and given back.
+  const Bytes slack = config.huge_pages && config.bytes >= kHugePage ? kHugePage : 0;
+  void* base = ::mmap(nullptr, config.bytes + slack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
     Error failure =
@@ -69,6 +84,7 @@ Result<HostMemory> HostMemory::create(const HostMemoryConfig& config) {
     if (error == ENOMEM) failure.reason = Reason::kOverBudget;
     return failure;
   }
+  if (slack != 0) base = align_map(static_cast<std::byte*>(base), config.bytes);
   HostMemory memory(static_cast<std::byte*>(base), config.bytes);
   if (config.huge_pages) ::madvise(base, config.bytes, MADV_HUGEPAGE);
   if (config.numa_node) {
@@ -77,7 +93,7 @@ Result<HostMemory> HostMemory::create(const HostMemoryConfig& config) {
       memory.notices_.push_back(std::move(*notice));
     }
   }
-  touch_in_parallel(memory.data_, memory.size_, std::max(1U, config.touch_threads));
+  if (config.present) make_present(memory.data_, memory.size_, std::max(1U, config.touch_threads));
   return memory;
 }
 

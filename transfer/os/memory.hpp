@@ -16,10 +16,14 @@ struct HostMemoryConfig {
   std::optional<unsigned> numa_node;  ///< bind there; where the machine refuses, a notice says so
   unsigned touch_threads = 2;         ///< pages are made present in parallel, before first use
   bool huge_pages = true;             ///< a hint only
+  bool present = true;                ///< false: make_present() is the caller's affair
 };
 
-/// Owner of an anonymous private map: page-aligned, zeroed, present in memory when create()
-/// returns.
+/// Makes mapped pages present, in parallel; what they hold is kept.
+void make_present(std::byte* data, Bytes bytes, unsigned threads);
+
+/// Owner of an anonymous private map: page-aligned, zeroed, and (unless the configuration says
+/// otherwise) present in memory when create() returns.
 class HostMemory {
  public:
   static Result<HostMemory> create(const HostMemoryConfig& config);

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a build without CUDA says of devices.
+#include "transfer/device.hpp"
+
+namespace lehr::transfer {
+namespace {
+
+Error without_cuda() { return unsupported("this build has no CUDA (configure with LEHR_CUDA=ON)"); }
+
+}  // namespace
+
+std::vector<DeviceInfo> devices() { return {}; }
+Status peer_access(std::int32_t /*reader*/, std::int32_t /*owner*/) { return without_cuda(); }
+
+Result<std::shared_ptr<DeviceMemory>> DeviceMemory::create(const DeviceMemoryConfig& /*config*/) {
+  return without_cuda();
+}
+Result<std::shared_ptr<PinnedMemory>> PinnedMemory::create(const PinnedMemoryConfig& /*config*/) {
+  return without_cuda();
+}
+MemoryRegion region_of(const std::shared_ptr<DeviceMemory>& /*memory*/) { return {}; }
+MemoryRegion region_of(const std::shared_ptr<PinnedMemory>& /*memory*/) { return {}; }
+Result<std::unique_ptr<Mover>> make_device_mover(const DeviceMoverConfig& /*config*/) {
+  return without_cuda();
+}
+
+struct EventLeases::State {};
+EventLeases::EventLeases() = default;
+EventLeases::~EventLeases() = default;
+Status EventLeases::after(void* /*stream*/, std::vector<Lease> /*leases*/) {
+  return without_cuda();
+}
+std::size_t EventLeases::poll() { return 0; }
+
+}  // namespace lehr::transfer
