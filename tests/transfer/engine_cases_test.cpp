@@ -18,14 +18,6 @@ using namespace lehr::transfer::test;
 
 namespace {
 
-WorldConfig with_plan(const char* plan) {
-  WorldConfig config;
-  auto parsed = FaultPlan::parse(plan);
-  REQUIRE(parsed);
-  config.faults = *parsed;
-  return config;
-}
-
 Lease lease(World& world, Place place, LeaseMode mode) {
   auto made = world.engine().lease(place, mode);
   REQUIRE(made);
@@ -360,55 +352,88 @@ TEST_CASE("Case: a file that was cut fails once and is a miss after") {
   world.validate();
 }
 
-TEST_CASE("Case: a disk tier has an end, and readers of old chunks get right bytes or a miss") {
-  constexpr Bytes kLimit = 64 * kMiB;
-  WorldConfig config;
-  config.page_bytes = kMiB;
-  config.hbm = 1;
-  config.host = 2;
-  config.nvme = 63;  // with header and no index: 63 extents of 1 MiB and 4 KiB
-  World world(config);
-  REQUIRE(world.engine().tier(kNvme).footprint_bytes() <= kLimit);
-  std::deque<std::pair<PageId, Place>> chunks;
-  std::size_t misses = 0, hits = 0;
-  const Place incoming = world.make(kHost, 0);
-  for (PageId chunk = 0; chunk < 300; ++chunk) {
-    fill(world.bytes(incoming), chunk, 1);
-    REQUIRE(world.engine().stamp(incoming, chunk, 1));
+namespace {
+
+/// 300 chunks through a tier that ends at 63 of them, with a reader that asks for old chunks at the
+/// place where it last saw them.
+struct DiskWithAnEnd {
+  static constexpr SlotId kChunks =
+      63;  // with the header and no index: 63 extents of 1 MiB and 4 KiB
+  static constexpr Bytes kLimit = 64 * kMiB;
+
+  std::size_t right = 0, missed = 0, foreign = 0;
+  PageId oldest = 0;
+
+  explicit DiskWithAnEnd(WorldConfig config) {
+    config.page_bytes = kMiB;
+    config.hbm = 1;
+    config.host = 2;
+    config.nvme = kChunks;
+    World world(config);
+    REQUIRE(world.engine().tier(kNvme).footprint_bytes() <= kLimit);
+    const Place incoming = world.make(kHost, 0);
+    for (PageId chunk = 0; chunk < 300; ++chunk) {
+      fill(world.bytes(incoming), chunk, 1);
+      REQUIRE(world.engine().stamp(incoming, chunk, 1));
+      store(world, chunk, incoming);
+      read(world, chunk - chunk % 100);
+    }
+    oldest = chunks_.front().first;
+    world.validate();
+  }
+
+ private:
+  void store(World& world, PageId chunk, Place incoming) {
     Submission out = world.submit(move_of(chunk, incoming, {kNvme, kNoSlot}));
     if (out.job == 0) {
       CHECK(out.reason == Reason::kOverBudget);
-      // The oldest leaves first.
-      REQUIRE(world.engine().release(chunks.front().second));
-      chunks.pop_front();
+      REQUIRE(world.engine().release(chunks_.front().second));  // the oldest leaves first
+      chunks_.pop_front();
       out = world.submit(move_of(chunk, incoming, {kNvme, kNoSlot}));
     }
     REQUIRE(out.job != 0);
     REQUIRE(world.engine().wait_all(kLong));
     CHECK(world.next_result().code == Code::kOk);
-    chunks.emplace_back(chunk, Place{kNvme, out.slot});
-    REQUIRE(world.engine().tier(kNvme).slots().usage().held <= 63);
-    // The reader asks for a chunk that may be gone, at the place where it last saw it.
-    const PageId wanted = chunk - chunk % 100;
-    const Place seen{kNvme, static_cast<SlotId>(wanted % 63)};
-    if (!world.engine().holds(seen, wanted, 1)) {
-      ++misses;
-      continue;
-    }
-    const MoveResult read = world.run(move_of(wanted, seen, {kHost, kNoSlot}));
-    REQUIRE(read.code == Code::kOk);
-    REQUIRE(world.intact(read.to, wanted));
-    REQUIRE(world.engine().release(read.to));
-    ++hits;
+    chunks_.emplace_back(chunk, Place{kNvme, out.slot});
+    seen_[chunk] = chunks_.back().second;
+    REQUIRE(world.engine().tier(kNvme).slots().usage().held <= kChunks);
   }
-  CHECK(hits > 0);
-  CHECK(misses > 0);
-  CHECK(chunks.front().first == 300 - 63);
-  world.validate();
+
+  void read(World& world, PageId wanted) {
+    const MoveResult got = world.run(move_of(wanted, seen_[wanted], {kHost, kNoSlot}));
+    if (got.code != Code::kOk) {
+      CHECK(got.reason == Reason::kGeneration);
+      ++missed;
+      return;
+    }
+    ++(is_filled(world.bytes(got.to), wanted, 1) ? right : foreign);
+    REQUIRE(world.engine().release(got.to));
+  }
+
+  std::deque<std::pair<PageId, Place>> chunks_;
+  std::map<PageId, Place> seen_;
+};
+
+}  // namespace
+
+TEST_CASE("Case: a disk tier has an end, and readers of old chunks get right bytes or a miss") {
+  const DiskWithAnEnd run{WorldConfig{}};
+  CHECK(run.right > 0);
+  CHECK(run.missed > 0);
+  CHECK(run.foreign == 0);
+  CHECK(run.oldest == 300 - DiskWithAnEnd::kChunks);
+}
+
+TEST_CASE("Control: a reader that is not told of a reused slot gets foreign bytes as its own") {
+  const DiskWithAnEnd run(with_plan("off=generation"));
+  CHECK(run.right > 0);
+  CHECK(run.missed == 0);
+  CHECK(run.foreign > 0);
 }
 
 TEST_CASE("Case: one bad page in a batch fails alone") {
-  World world(with_plan("read#4=bitflip"));
+  const bool guarded = GENERATE(true, false);
+  World world(with_plan(guarded ? "read#4=bitflip" : "read#4=bitflip; off=checksum"));
   std::vector<PageMove> loads;
   const Place staging = world.make(kHost, 0);
   for (PageId key = 0; key < 10; ++key) {
@@ -417,7 +442,7 @@ TEST_CASE("Case: one bad page in a batch fails alone") {
     const MoveResult stored = world.run(move_of(key, staging, {kNvme, kNoSlot}));
     loads.push_back(move_of(key, stored.to, {kHost, kNoSlot}));
   }
-  std::size_t right = 0, bad = 0;
+  std::vector<PageId> right, failed, wrong;
   // Seven slots are free: two batches.
   for (const auto part : {std::span(loads).first(5), std::span(loads).subspan(5)}) {
     std::vector<Submission> out(part.size());
@@ -425,18 +450,19 @@ TEST_CASE("Case: one bad page in a batch fails alone") {
     REQUIRE(world.engine().wait(ticket, kLong));
     for (std::size_t i = 0; i < part.size(); ++i) {
       const MoveResult r = world.next_result();
-      if (r.code == Code::kOk) {
-        ++right;
-        CHECK(world.intact(r.to, r.page));
-        REQUIRE(world.engine().release(r.to));
-      } else {
-        ++bad;
-        CHECK(r.page == 3);
+      if (r.code != Code::kOk) {
         CHECK(r.reason == Reason::kChecksum);
+        failed.push_back(r.page);
+        continue;
       }
+      (world.intact(r.to, r.page) ? right : wrong).push_back(r.page);
+      REQUIRE(world.engine().release(r.to));
     }
   }
-  CHECK(right == 9);
-  CHECK(bad == 1);
+  CHECK(right.size() == 9);
+  // The control: without the checksum the bad page passes for a good one.
+  CHECK(failed == (guarded ? std::vector<PageId>{3} : std::vector<PageId>{}));
+  CHECK(wrong == (guarded ? std::vector<PageId>{} : std::vector<PageId>{3}));
+  CHECK(world.engine().stats().checksum_failures == (guarded ? 1 : 0));
   CHECK(world.engine().tier(kHost).slots().usage().held == 1);
 }

@@ -9,18 +9,6 @@ using namespace lehr;
 using namespace lehr::transfer;
 using namespace lehr::transfer::test;
 
-namespace {
-
-WorldConfig with_plan(const std::string& plan) {
-  WorldConfig config;
-  auto parsed = FaultPlan::parse(plan);
-  REQUIRE(parsed);
-  config.faults = *parsed;
-  return config;
-}
-
-}  // namespace
-
 TEST_CASE("A failed store leaves the page readable where it was, and frees the slot") {
   struct Expected {
     const char* plan;

@@ -159,11 +159,7 @@ TEST_CASE("A batch says of each move what became of it; an atomic one is taken w
 
 TEST_CASE("Queued moves can be cancelled; their pages stay where they were") {
   Gate gate;
-  gate.open = false;
-  WorldConfig config;
-  config.gate = &gate;
-  config.limits.bytes_per_second = 4096e3;  // one page of depth
-  World world(config);
+  World world(one_load_at_a_time(gate));
   std::vector<JobId> ids;
   std::vector<Place> places;
   for (PageId p = 0; p < 4; ++p) {
@@ -220,13 +216,9 @@ TEST_CASE("A destination may be dropped while its page is on the way") {
 
 TEST_CASE("An urgent move overtakes background moves that wait") {
   Gate gate;
-  gate.open = false;
-  WorldConfig config;
-  config.gate = &gate;
-  config.limits.bytes_per_second = 4096e3;
-  World world(config);
+  World world(one_load_at_a_time(gate));
   for (PageId p = 0; p < 4; ++p) {
-    REQUIRE(world.submit(move_of(p, world.make(kHost, p), {kHbm, kNoSlot})).job != 0);
+    REQUIRE(world.submit_load(p).job != 0);
   }
   PageMove urgent = move_of(9, world.make(kHost, 9), {kHbm, kNoSlot});
   urgent.urgency = Urgency::kUrgent;
@@ -246,7 +238,7 @@ TEST_CASE("A step's byte budget is kept on the link, and the next step goes on")
   config.limits.step_budget = 2 * 4096;
   World world(config);
   for (PageId p = 0; p < 5; ++p) {
-    REQUIRE(world.submit(move_of(p, world.make(kHost, p), {kHbm, kNoSlot})).job != 0);
+    REQUIRE(world.submit_load(p).job != 0);
   }
   std::size_t moved = 0;
   for (const std::size_t after : {2U, 4U, 5U}) {
@@ -263,15 +255,12 @@ TEST_CASE("A step's byte budget is kept on the link, and the next step goes on")
 
 TEST_CASE("A queue that is full pushes back on background stores") {
   Gate gate;
-  gate.open = false;
-  WorldConfig config;
-  config.gate = &gate;
-  config.limits.bytes_per_second = 4096e3;
+  WorldConfig config = one_load_at_a_time(gate);
   config.limits.queue_limit = 2 * 4096;
   World world(config);
   std::vector<Submission> out;
   for (PageId p = 0; p < 5; ++p) {
-    out.push_back(world.submit(move_of(p, world.make(kHost, p), {kHbm, kNoSlot})));
+    out.push_back(world.submit_load(p));
   }
   // One is started, two wait.
   CHECK(out[2].job != 0);
@@ -308,13 +297,9 @@ TEST_CASE("Moves that wait for a lease count against their link's queue") {
 
 TEST_CASE("Shut-down is bounded, ordered, and says who is in the way") {
   Gate gate;
-  gate.open = false;
-  WorldConfig config;
-  config.gate = &gate;
-  config.limits.bytes_per_second = 4096e3;
-  World world(config);
+  World world(one_load_at_a_time(gate));
   for (PageId p = 0; p < 3; ++p) {
-    REQUIRE(world.submit(move_of(p, world.make(kHost, p), {kHbm, kNoSlot})).job != 0);
+    REQUIRE(world.submit_load(p).job != 0);
   }
   const Status stuck = world.engine().shutdown(1'000'000);
   REQUIRE_FALSE(stuck);

@@ -132,6 +132,7 @@ TEST_CASE("A directory that cannot be written or is not there is an error with i
 }
 
 TEST_CASE("A scratch file leaves nothing behind, also after a kill") {
+  const bool kept = GENERATE(false, true);  // the control: a kept file and its index are there
   TemporaryDirectory directory;
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
@@ -139,7 +140,8 @@ TEST_CASE("A scratch file leaves nothing behind, also after a kill") {
   REQUIRE(child >= 0);
   if (child == 0) {
     PageFileConfig config;
-    config.path = directory.path();
+    config.path = kept ? directory.file("pages") : directory.path();
+    config.keep = kept;
     config.pages = 64;
     config.page_bytes = kPage;
     const auto file = PageFile::open(config);
@@ -152,7 +154,7 @@ TEST_CASE("A scratch file leaves nothing behind, also after a kill") {
   CHECK(word == 'y');
   REQUIRE(::kill(child, SIGKILL) == 0);
   REQUIRE(::waitpid(child, nullptr, 0) == child);
-  CHECK(directory.entries() == 0);
+  CHECK(directory.entries() == (kept ? 2 : 0));
   ::close(ready[0]);
   ::close(ready[1]);
 }

@@ -102,6 +102,22 @@ std::unique_ptr<Mover> make_gated(std::unique_ptr<Mover> inner, Gate& gate) {
   return std::make_unique<GatedMover>(std::move(inner), gate);
 }
 
+WorldConfig with_plan(const std::string& plan) {
+  WorldConfig config;
+  auto parsed = FaultPlan::parse(plan);
+  REQUIRE(parsed);
+  config.faults = *parsed;
+  return config;
+}
+
+WorldConfig one_load_at_a_time(Gate& gate) {
+  gate.open = false;
+  WorldConfig config;
+  config.gate = &gate;
+  config.limits.bytes_per_second = 4096e3;  // a depth of one page
+  return config;
+}
+
 World::World(const WorldConfig& config) {
   EngineParts parts;
   FileMoverConfig file_mover;
@@ -187,6 +203,10 @@ Submission World::submit(const PageMove& move) {
   Submission out;
   engine_->submit({&move, 1}, {&out, 1});
   return out;
+}
+
+Submission World::submit_load(PageId page) {
+  return submit(move_of(page, make(kHost, page), {kHbm, kNoSlot}));
 }
 
 MoveResult World::run(const PageMove& move) {

@@ -83,6 +83,11 @@ struct WorldConfig {
 
 inline constexpr TierId kHost = 1, kNvme = 2;
 
+/// A world in which the faults of a plan happen, or guards are off: "read#4=bitflip; off=leases".
+WorldConfig with_plan(const std::string& plan);
+/// Loads go one at a time, and none before `gate` (closed here) is opened.
+WorldConfig one_load_at_a_time(Gate& gate);
+
 /// An engine of three tiers, with short cuts that fail the running test.
 class World {
  public:
@@ -96,6 +101,8 @@ class World {
   Place make(TierId tier, PageId page, std::uint32_t version = 1);
   bool intact(Place place, PageId page, std::uint32_t version = 1);
   Submission submit(const PageMove& move);
+  /// Makes page `page` at home and asks for its load.
+  Submission submit_load(PageId page);
   /// Submits, waits and returns the one result.
   MoveResult run(const PageMove& move);
   MoveResult next_result();
