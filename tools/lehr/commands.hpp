@@ -20,6 +20,7 @@ void add_experiment(CLI::App& app);
 void add_bound(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_cut(CLI::App& app);
+void add_record(CLI::App& app);
 void add_profiles(CLI::App& app);
 
 }  // namespace lehr::tools

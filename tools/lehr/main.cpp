@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   lehr::tools::add_experiment(app);
   lehr::tools::add_profiles(app);
   lehr::tools::add_cut(app);
+  lehr::tools::add_record(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::RuntimeError& error) {  // a command has said what is wrong
