@@ -164,8 +164,6 @@ class Runtime {
   void fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops);
 
   // The layer, in the order in which it happens (layer.cpp).
-  void list_groups(Layer& layer, std::span<const GroupSelection> groups);
-  Status run_machine(Layer& layer, std::span<const GroupSelection> groups);
   struct Layer;
   Status resolve(Layer& layer, std::span<const GroupSelection> groups);
   Status stage_missing(Layer& layer);
@@ -176,6 +174,8 @@ class Runtime {
   void note_reads(Layer& layer);
   void write_back_full_tails(Layer& layer);
   void finish(Layer& layer);
+  void list_groups(Layer& layer, std::span<const GroupSelection> groups);
+  Status run_machine(Layer& layer, std::span<const GroupSelection> groups);
   void drop_from_hbm(PageId page);
   void tell_policy_left(std::span<const PageId> pages);
   bool write_back(PageId page, Layer& layer);
