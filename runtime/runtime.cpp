@@ -11,32 +11,14 @@
 namespace lehr::runtime {
 
 void StepReport::add(const StepReport& o) {
-  time.compute += o.time.compute;
-  time.hbm += o.time.hbm;
-  time.control += o.time.control;
-  time.stall += o.time.stall;
-  time.links += o.time.links;
+#define LEHR_STEP_COUNT(name, unit, help) name += o.name;
+#define LEHR_STEP_SECONDS(field, member, statistic, help) member += o.member;
+#include "runtime/step_report.def"
   for (std::size_t i = 0; i < link.size(); ++i) {
     time.link[i] += o.time.link[i];
     link[i].bytes += o.link[i].bytes;
     link[i].count += o.link[i].count;
   }
-  total += o.total;
-  exposed += o.exposed;
-  measured += o.measured;
-  reads += o.reads;
-  hits += o.hits;
-  misses += o.misses;
-  tail_reads += o.tail_reads;
-  installed += o.installed;
-  promoted += o.promoted;
-  promoted_used += o.promoted_used;
-  written_back += o.written_back;
-  staged += o.staged;
-  dropped += o.dropped;
-  forced_drops += o.forced_drops;
-  refused_promotions += o.refused_promotions;
-  busy_write_backs += o.busy_write_backs;
 }
 
 Runtime::Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> policy,

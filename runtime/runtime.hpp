@@ -39,26 +39,16 @@ struct RuntimeOptions {
   Parameters predictor_parameters;
 };
 
-/// What one step (or a sum of steps) did. Times are predicted by the model, but `measured`.
+/// What one step (or a sum of steps) did; step_report.def lists and explains the counts. Times are
+/// predicted by the model, but `measured`.
 struct StepReport {
   placement::LayerTime time;  ///< sums over layers of each term
   Seconds total = 0;
   Seconds exposed = 0;
   Seconds measured = 0;
   std::array<placement::LinkLoad, placement::kMaxLinks> link{};
-  std::uint64_t reads = 0;  ///< pages read, tails included, each once a layer
-  std::uint64_t hits = 0;   ///< of those, in HBM
-  std::uint64_t misses = 0;
-  std::uint64_t tail_reads = 0;
-  std::uint64_t installed = 0;      ///< misses kept by fill on read
-  std::uint64_t promoted = 0;       ///< arrivals ahead of need, urgent or background
-  std::uint64_t promoted_used = 0;  ///< promoted pages at their first read
-  std::uint64_t written_back = 0;
-  std::uint64_t staged = 0;  ///< pages brought from below the home tier
-  std::uint64_t dropped = 0;
-  std::uint64_t forced_drops = 0;        ///< drops that the policy owed and the loop had to choose
-  std::uint64_t refused_promotions = 0;  ///< no slot, or not promotable
-  std::uint64_t busy_write_backs = 0;    ///< write-backs put off, the tiers below being full
+#define LEHR_STEP_COUNT(name, unit, help) std::uint64_t name = 0;
+#include "runtime/step_report.def"
 
   void add(const StepReport& other);
 };

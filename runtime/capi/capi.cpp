@@ -59,12 +59,10 @@ const std::vector<StatRow>& stat_rows() {
 #define LEHR_STEP_COUNT(name, unit, help)                                     \
   all.push_back({info(LEHR_STAT_COUNTER, "step_" #name, unit, help), nullptr, \
                  &runtime::StepReport::name, nullptr});
-#define LEHR_STEP_SECONDS(name, expression, help)                                           \
-  all.push_back({info(LEHR_STAT_SECONDS, "step_" #name, "seconds", help), nullptr, nullptr, \
-                 [](const runtime::StepReport& r) { return expression; }});
-#include "runtime/capi/step_stats.def"
-#undef LEHR_STEP_COUNT
-#undef LEHR_STEP_SECONDS
+#define LEHR_STEP_SECONDS(field, member, statistic, help)                                       \
+  all.push_back({info(LEHR_STAT_SECONDS, "step_" statistic, "seconds", help), nullptr, nullptr, \
+                 [](const runtime::StepReport& r) { return r.member; }});
+#include "runtime/step_report.def"
     return all;
   }();
   return rows;

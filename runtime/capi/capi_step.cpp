@@ -17,27 +17,9 @@ lehr_sequence new_sequence(Instance& instance, runtime::SequenceId id) {
 lehr_step_report to_c(const runtime::StepReport& r, std::size_t links) {
   lehr_step_report out{};
   out.link_count = static_cast<uint32_t>(std::min<std::size_t>(links, LEHR_MAX_LINKS));
-  out.total_seconds = r.total;
-  out.exposed_seconds = r.exposed;
-  out.compute_seconds = r.time.compute;
-  out.hbm_seconds = r.time.hbm;
-  out.links_seconds = r.time.links;
-  out.control_seconds = r.time.control;
-  out.stall_seconds = r.time.stall;
-  out.measured_seconds = r.measured;
-  out.reads = r.reads;
-  out.hits = r.hits;
-  out.misses = r.misses;
-  out.tail_reads = r.tail_reads;
-  out.installed = r.installed;
-  out.promoted = r.promoted;
-  out.promoted_used = r.promoted_used;
-  out.written_back = r.written_back;
-  out.staged = r.staged;
-  out.dropped = r.dropped;
-  out.forced_drops = r.forced_drops;
-  out.refused_promotions = r.refused_promotions;
-  out.busy_write_backs = r.busy_write_backs;
+#define LEHR_STEP_COUNT(name, unit, help) out.name = r.name;
+#define LEHR_STEP_SECONDS(field, member, statistic, help) out.field = r.member;
+#include "runtime/step_report.def"
   static_assert(placement::kMaxLinks == LEHR_MAX_LINKS);
   for (std::size_t i = 0; i < out.link_count; ++i) {
     out.link_seconds[i] = r.time.link[i];

@@ -129,32 +129,14 @@ class ApiTarget final : public ReplayTarget {
     r.struct_size = sizeof r;
     LEHR_TRY(said(lehr_step_end(runtime_, &r)));
     StepReport out;
-    out.total = r.total_seconds;
-    out.exposed = r.exposed_seconds;
-    out.measured = r.measured_seconds;
-    out.time.compute = r.compute_seconds;
-    out.time.hbm = r.hbm_seconds;
-    out.time.links = r.links_seconds;
-    out.time.control = r.control_seconds;
-    out.time.stall = r.stall_seconds;
+#define LEHR_STEP_COUNT(name, unit, help) out.name = r.name;
+#define LEHR_STEP_SECONDS(field, member, statistic, help) out.member = r.field;
+#include "runtime/step_report.def"
     for (std::uint32_t i = 0; i < r.link_count; ++i) {
       out.time.link[i] = r.link_seconds[i];
       out.link[i].bytes = r.link_bytes[i];
       out.link[i].count = static_cast<std::uint32_t>(r.link_transfers[i]);
     }
-    out.reads = r.reads;
-    out.hits = r.hits;
-    out.misses = r.misses;
-    out.tail_reads = r.tail_reads;
-    out.installed = r.installed;
-    out.promoted = r.promoted;
-    out.promoted_used = r.promoted_used;
-    out.written_back = r.written_back;
-    out.staged = r.staged;
-    out.dropped = r.dropped;
-    out.forced_drops = r.forced_drops;
-    out.refused_promotions = r.refused_promotions;
-    out.busy_write_backs = r.busy_write_backs;
     return out;
   }
 

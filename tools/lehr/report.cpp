@@ -57,6 +57,11 @@ ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared
 
 namespace {
 
+/// The counts' own names, but that a bare "reads" says too little in a report.
+std::string count_key(const std::string& name) {
+  return name == "reads" || name == "hits" || name == "misses" ? "page_" + name : name;
+}
+
 ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens, std::uint32_t steps,
                     const placement::Platform& platform, Bytes page_bytes) {
   ordered_json out;
@@ -70,9 +75,8 @@ ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens, std::uin
                               {"links", r.time.links * 1e3 / n},
                               {"control", r.time.control * 1e3 / n},
                               {"stall", r.time.stall * 1e3 / n}};
-  out["page_reads"] = r.reads;
-  out["page_hits"] = r.hits;
-  out["page_misses"] = r.misses;
+#define LEHR_STEP_COUNT(name, unit, help) out[count_key(#name)] = r.name;
+#include "runtime/step_report.def"
   out["byte_hit_rate"] =
       r.reads > 0 ? static_cast<double>(r.hits) / static_cast<double>(r.reads) : 1.0;
   ordered_json links;
@@ -85,15 +89,6 @@ ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens, std::uin
   // Moved towards HBM and read at least once: misses are read by the crossing itself.
   const double useful = static_cast<double>((r.misses + r.promoted_used) * page_bytes);
   out["useful_share"] = up > 0 ? std::min(1.0, useful / static_cast<double>(up)) : 1.0;
-  out["installed"] = r.installed;
-  out["promoted"] = r.promoted;
-  out["promoted_used"] = r.promoted_used;
-  out["written_back"] = r.written_back;
-  out["staged"] = r.staged;
-  out["dropped"] = r.dropped;
-  out["forced_drops"] = r.forced_drops;
-  out["refused_promotions"] = r.refused_promotions;
-  out["busy_write_backs"] = r.busy_write_backs;
   return out;
 }
 
