@@ -30,6 +30,11 @@ struct Fd {
   explicit Fd(int fd) : value(fd) {}
   Fd(const Fd&) = delete;
   Fd& operator=(const Fd&) = delete;
+  Fd(Fd&& other) noexcept : value(other.release()) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(value, other.value);
+    return *this;
+  }
   ~Fd() {
     if (value >= 0) ::close(value);
   }
@@ -71,9 +76,12 @@ Error system_error(const fs::path& path, const char* action, int error_number) {
   return io_error(what, full ? Reason::kNoSpace : Reason::kNone);
 }
 
-Result<MappedFile> MappedFile::open(const fs::path& path) {
+namespace {
+
+/// A regular file opened for reading, and its size at that moment.
+Result<std::pair<Fd, std::size_t>> open_regular(const fs::path& path) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it is refused just below.
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (fd.value < 0) return system_error(path, "open", errno);
   struct stat info {};
   if (::fstat(fd.value, &info) != 0) return system_error(path, "stat", errno);
@@ -81,10 +89,50 @@ Result<MappedFile> MappedFile::open(const fs::path& path) {
     return invalid(fmt::format("{}: {}, expected a regular file", path.string(),
                                S_ISDIR(info.st_mode) ? "is a directory" : "is not a file"));
   }
+  return std::pair(std::move(fd), static_cast<std::size_t>(info.st_size));
+}
+
+/// pread(2) until `out` is full: 0, an errno, or kEnded where the file ended before.
+constexpr int kEnded = -1;
+int read_all(int fd, Bytes offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    if (n == 0) return kEnded;
+    offset += static_cast<Bytes>(n);
+    out = out.subspan(static_cast<std::size_t>(n));
+  }
+  return 0;
+}
+
+Result<Blob> copy_of(int fd, std::size_t size, const fs::path& path) {
+  Blob out;
+  if (const Status room = out.reserve(size); !room) {
+    return refused(Reason::kNoSpace, fmt::format("{}: {}", path.string(), room.error().what));
+  }
+  const int error = read_all(fd, 0, {out.data(), size});
+  if (error == kEnded) {
+    return corrupt(
+        fmt::format("{}: became shorter while it was read, expected {} bytes", path.string(), size),
+        Reason::kTruncated);
+  }
+  if (error != 0) return system_error(path, "read", error);
+  out.set_size(size);
+  return out;
+}
+
+}  // namespace
+
+Result<MappedFile> MappedFile::open(const fs::path& path) {
+  LEHR_ASSIGN(const auto file, open_regular(path));
+  return of(file.first.value, file.second, path);
+}
+
+Result<MappedFile> MappedFile::of(int fd, std::size_t size, const fs::path& path) {
   MappedFile out;
-  if (info.st_size == 0) return out;
-  const auto size = static_cast<std::size_t>(info.st_size);
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.value, 0);
+  if (size == 0) return out;
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (data == MAP_FAILED) return system_error(path, "map", errno);
   out.data_ = static_cast<const std::byte*>(data);
   out.size_ = size;
@@ -118,13 +166,21 @@ Status Blob::reserve(std::size_t capacity) {
   return {};
 }
 
-Result<FileContents> FileContents::open(const fs::path& path, Bytes limit) {
+Result<FileContents> FileContents::open(const fs::path& path, Bytes limit, Bytes copy_up_to) {
+  LEHR_ASSIGN(const auto file, open_regular(path));
+  const auto& [fd, size] = file;
   FileContents out;
-  LEHR_ASSIGN(out.file_, MappedFile::open(path));
-  out.file_bytes_ = out.file_.bytes().size();
-  if (is_zstd(out.file_.bytes())) {
-    LEHR_ASSIGN(out.blob_, zstd_decompress(out.file_.bytes(), limit, path.string()));
+  out.file_bytes_ = size;
+  out.in_memory_ = size <= copy_up_to;
+  if (out.in_memory_) {
+    LEHR_ASSIGN(out.blob_, copy_of(fd.value, size, path));
+  } else {
+    LEHR_ASSIGN(out.file_, MappedFile::of(fd.value, size, path));
+  }
+  if (is_zstd(out.bytes())) {
+    LEHR_ASSIGN(out.blob_, zstd_decompress(out.bytes(), limit, path.string()));
     out.compressed_ = true;
+    out.in_memory_ = true;
     out.file_ = MappedFile();
   }
   return out;
@@ -266,14 +322,9 @@ Status SpoolFile::append(std::span<const std::byte> bytes) {
 }
 
 Status SpoolFile::read(Bytes offset, std::span<std::byte> out) const {
-  while (!out.empty()) {
-    const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error("temporary file", "read", errno);
-    if (n == 0) return corrupt("temporary file: ended early", Reason::kTruncated);
-    offset += static_cast<Bytes>(n);
-    out = out.subspan(static_cast<std::size_t>(n));
-  }
+  const int error = read_all(fd_, offset, out);
+  if (error == kEnded) return corrupt("temporary file: ended early", Reason::kTruncated);
+  if (error != 0) return system_error("temporary file", "read", error);
   return {};
 }
 

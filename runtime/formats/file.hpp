@@ -14,11 +14,13 @@
 namespace lehr::formats {
 
 /// A read-only mapping of a regular file. Removing or renaming the file while it is mapped is
-/// harmless; a process that truncates it in place while it is read kills the reader (SIGBUS), as
-/// with any mapping.
+/// harmless; once another process truncates it in place, a read past its new end raises SIGBUS, as
+/// with any mapping. FileContents keeps out of that for all but very large files.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);
+  /// Of the first `size` bytes of an open file; `path` is for messages.
+  static Result<MappedFile> of(int fd, std::size_t size, const std::filesystem::path& path);
 
   MappedFile() = default;
   MappedFile(MappedFile&& other) noexcept;
@@ -52,14 +54,21 @@ class Blob {
   std::size_t capacity_ = 0;
 };
 
-/// What a reader reads: a mapping, or, where the file is zstd-compressed, its contents in memory.
+/// What a reader reads: a copy in memory, decompressed where the file is zstd, or a mapping of a
+/// plain file that is large. A copy does not care what others do to the file from then on; one that
+/// shrinks while it is copied is refused with kTruncated.
 class FileContents {
  public:
-  /// Compression is told by the file's first bytes, not by its name. `limit` bounds the
-  /// decompressed size; plain files are mapped whatever their size.
-  static Result<FileContents> open(const std::filesystem::path& path, Bytes limit);
+  /// Files up to this size are copied: about 20 ms for the largest.
+  static constexpr Bytes kCopyUpTo = 64 * kMiB;
 
-  std::span<const std::byte> bytes() const { return compressed_ ? blob_.bytes() : file_.bytes(); }
+  /// Compression is told by the file's first bytes, not by its name. `limit` bounds the
+  /// decompressed size; plain files are opened whatever their size. Files above `copy_up_to` are
+  /// mapped (with MappedFile's caveat), compressed ones for as long as this call takes.
+  static Result<FileContents> open(const std::filesystem::path& path, Bytes limit,
+                                   Bytes copy_up_to = kCopyUpTo);
+
+  std::span<const std::byte> bytes() const { return in_memory_ ? blob_.bytes() : file_.bytes(); }
   bool compressed() const { return compressed_; }
   Bytes file_bytes() const { return file_bytes_; }
 
@@ -67,6 +76,7 @@ class FileContents {
   MappedFile file_;
   Blob blob_;
   Bytes file_bytes_ = 0;
+  bool in_memory_ = false;
   bool compressed_ = false;
 };
 

@@ -4,9 +4,11 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/lehr/bus_error.hpp"
 #include "tools/lehr/commands.hpp"
 
 int main(int argc, char** argv) {
+  lehr::tools::explain_bus_errors();
   CLI::App app("Lehr: tiered KV caches for transformer inference, replayed and compared", "lehr");
   app.set_version_flag("--version", LEHR_BUILD_VERSION);
   app.require_subcommand(1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/formats/file.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 
@@ -38,6 +39,47 @@ TEST_CASE("an empty file maps to no bytes") {
   const auto file = MappedFile::open(dir / "empty");
   REQUIRE(file);
   CHECK((*file).bytes().empty());
+}
+
+TEST_CASE("contents that were copied do not care what becomes of the file") {
+  const TempDir dir;
+  write_text(dir / "a", std::string(1 << 20, 'x'));
+  const auto contents = FileContents::open(dir / "a", kGiB);
+  REQUIRE(contents);
+  REQUIRE(::truncate((dir / "a").c_str(), 0) == 0);
+  const auto bytes = contents->bytes();
+  REQUIRE(bytes.size() == 1 << 20);
+  CHECK(std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{'x'}; }));
+}
+
+TEST_CASE("control: a mapping's reader dies when the file is truncated under it") {
+  const TempDir dir;
+  write_text(dir / "a", std::string(1 << 20, 'x'));
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::signal(SIGBUS, SIG_DFL);  // a sanitizer's handler would make an exit of it
+    const auto contents = FileContents::open(dir / "a", kGiB, 0);  // 0: a mapping whatever the size
+    const bool cut = contents && ::truncate((dir / "a").c_str(), 0) == 0;
+    const volatile std::byte* last = cut ? &contents->bytes().back() : nullptr;
+    ::_exit(last != nullptr && *last == std::byte{'x'} ? 1 : 2);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGBUS);
+}
+
+TEST_CASE("a file that ends before its size is refused, never padded") {
+  // What the kernel shows here says it has a page of bytes and gives a few: as a file does that is
+  // truncated between the look at its size and the reading.
+  const std::filesystem::path shorter = "/sys/devices/system/cpu/online";
+  REQUIRE(std::filesystem::file_size(shorter) > 100);
+  const auto contents = FileContents::open(shorter, kGiB);
+  REQUIRE_FALSE(contents);
+  CHECK(contents.error().code == Code::kCorrupt);
+  CHECK(contents.error().reason == Reason::kTruncated);
+  CHECK(contents.error().what.find(shorter.string() + ": became shorter") == 0);
 }
 
 TEST_CASE("what is not a readable regular file is refused by name") {
