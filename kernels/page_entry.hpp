@@ -52,8 +52,8 @@ constexpr PageFormat entry_formats(PageEntry entry) {
 ///   fp16, bf16  none
 ///   e4m3        one float and 12 bytes of zero; where both are e4m3 they share 16 bytes: float
 ///               k_scale, float v_scale, 8 bytes of zero
-///   int8        K: one fp16 a channel for each group of up to 32 tokens; V: one fp16 a token for
-///               each group of 32 channels
+///   int8        K: one fp16 a channel for each group of up to 32 tokens, of four significant bits;
+///               V: one fp16 a token for each group of 32 channels
 constexpr std::uint32_t k_scale_bytes(PageFormat format, std::uint32_t page_tokens,
                                       std::uint32_t head_dim) {
   if (format.k == DType::kE4m3) return 16;

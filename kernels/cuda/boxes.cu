@@ -36,6 +36,33 @@ __global__ void boxes_kernel(StepShape shape, BoxesParams p) {
   }
 }
 
+/// A warp a block.
+__global__ void coarse_kernel(StepShape shape, CoarseParams p) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  const std::uint32_t group = blockIdx.y + blockIdx.z * gridDim.y;
+  const std::uint32_t block = p.first_block + blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (group >= shape.groups()) return;
+  const std::uint32_t pages = cuda::sequence_pages(shape, p.lengths, group);
+  const std::uint32_t blocks = (pages + p.block_pages - 1) / p.block_pages;
+  if (blockIdx.x == 0 && threadIdx.x == 0 && group % shape.kv_heads == 0)
+    p.coarse_lengths[group / shape.kv_heads] = blocks * shape.page_tokens;
+  if (block >= blocks) return;
+  const std::uint32_t first = block * p.block_pages;
+  const std::uint32_t last = first + p.block_pages < pages ? first + p.block_pages : pages;
+  auto* to = static_cast<unsigned char*>(p.coarse) +
+             (std::size_t{group} * p.blocks(shape) + block) * 4 * shape.head_dim;
+  for (std::uint32_t c = lane; c < shape.head_dim; c += 32) {
+    float low = INFINITY, high = -INFINITY;
+    for (std::uint32_t page = first; page < last; ++page) {
+      const std::size_t box = (std::size_t{group} * shape.max_pages + page) * 2 * shape.head_dim;
+      low = fminf(low, load_half(shape.dtype, p.boxes, box + c));
+      high = fmaxf(high, load_half(shape.dtype, p.boxes, box + shape.head_dim + c));
+    }
+    cuda::store_half(shape.dtype, to, c, low);
+    cuda::store_half(shape.dtype, to, shape.head_dim + c, high);
+  }
+}
+
 /// A warp a group; tokens in order, so that a page's box starts with its first token.
 __global__ void append_kernel(StepShape shape, AppendParams p) {
   const std::uint32_t lane = threadIdx.x % 32;
@@ -91,6 +118,19 @@ Status boxes_cuda(const StepShape& shape, const BoxesParams& params, void* strea
   const std::uint32_t y = groups < 32768 ? groups : 32768;
   const dim3 grid((shape.max_pages - params.first_page + 7) / 8, y, (groups + y - 1) / y);
   return cuda::launch(boxes_kernel, grid, dim3(256), 0, s, false, shape, params);
+}
+
+Status coarse_cuda(const StepShape& shape, const CoarseParams& params, void* stream) {
+  LEHR_TRY(check_coarse(shape, params));
+  const std::uint32_t blocks = params.blocks(shape);
+  if (shape.sequences == 0 || params.first_block >= blocks) return {};
+  LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
+  const auto s = static_cast<cudaStream_t>(stream);
+  LEHR_TRY(cuda::check_stream(s, device));
+  const auto groups = static_cast<std::uint32_t>(shape.groups());
+  const std::uint32_t y = groups < 32768 ? groups : 32768;
+  const dim3 grid((blocks - params.first_block + 7) / 8, y, (groups + y - 1) / y);
+  return cuda::launch(coarse_kernel, grid, dim3(256), 0, s, false, shape, params);
 }
 
 Status append_cuda(const StepShape& shape, const AppendParams& params, void* stream) {

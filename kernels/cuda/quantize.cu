@@ -48,10 +48,13 @@ __device__ void to_e4m3(const Page& page, std::uint32_t what, unsigned char* out
   if (threadIdx.x == 0) *to_scale = scale;
 }
 
-__device__ float int8_scale(float peak, void* scales, std::size_t index) {
+/// See the reference for why K's scales keep four digits.
+__device__ float int8_scale(float peak, bool four_digits, void* scales, std::size_t index) {
   float scale = peak > 0.0F ? peak / 127.0F : 1.0F;
-  scale = fminf(fmaxf(scale, 0x1p-14F), 65504.0F);
-  const __half stored = __float2half_ru(scale);
+  scale = fminf(fmaxf(scale, 0x1p-14F), 61440.0F);
+  unsigned short bits = __half_as_ushort(__float2half_ru(scale));
+  if (four_digits) bits = static_cast<unsigned short>((bits + 0x7FU) & ~0x7FU);
+  const __half stored = __ushort_as_half(bits);
   static_cast<__half*>(scales)[index] = stored;
   return 1.0F / __half2float(stored);
 }
@@ -67,7 +70,7 @@ __device__ void to_int8_k(const Page& page, unsigned char* out, unsigned char* s
     const std::uint32_t last = first + 32 < page.tokens ? first + 32 : page.tokens;
     float peak = 0.0F;
     for (std::uint32_t t = first; t < last; ++t) peak = fmaxf(peak, fabsf(page.finite(0, t, c)));
-    const float inverse = int8_scale(peak, scales, x);
+    const float inverse = int8_scale(peak, true, scales, x);
     for (std::uint32_t t = first; t < last; ++t)
       out[t * page.dim + c] = to_int8(page.finite(0, t, c), inverse);
   }
@@ -80,7 +83,7 @@ __device__ void to_int8_v(const Page& page, unsigned char* out, unsigned char* s
     float peak = 0.0F;
     for (std::uint32_t c = first; c < first + 32; ++c)
       peak = fmaxf(peak, fabsf(page.finite(1, t, c)));
-    const float inverse = int8_scale(peak, scales, x);
+    const float inverse = int8_scale(peak, false, scales, x);
     for (std::uint32_t c = first; c < first + 32; ++c)
       out[t * page.dim + c] = to_int8(page.finite(1, t, c), inverse);
   }

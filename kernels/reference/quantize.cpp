@@ -94,8 +94,11 @@ void int8_group(PageValues& values, const Layout& to, unsigned char* out, int wh
   });
   // Rounded up, so that no value passes 127; a subnormal scale would lose its digits, an infinite
   // one all.
-  const float scale = std::clamp(scale_for(peak, 127.0F), 0x1p-14F, 65504.0F);
-  const std::uint16_t stored = store_16_up(DType::kF16, scale);
+  const float scale = std::clamp(scale_for(peak, 127.0F), 0x1p-14F, 61440.0F);
+  std::uint16_t stored = store_16_up(DType::kF16, scale);
+  // K's scale keeps four digits: its product with seven is then exact in fp16, and logits, which
+  // multiply errors of K, get none from it.
+  if (what == 0) stored = static_cast<std::uint16_t>((stored + 0x7FU) & ~0x7FU);
   const float inverse = 1.0F / from_f16(stored);
   put_half(out, scale_offset, stored);
   each([&](std::uint32_t t, std::uint32_t c) {

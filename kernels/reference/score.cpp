@@ -32,6 +32,14 @@ double box_score(const StepShape& shape, const ScoreParams& params, std::size_t 
   return sum;
 }
 
+/// Whether a page lies in a listed block.
+bool in_blocks(const ScoreParams& params, std::size_t group, std::uint32_t page) {
+  if (params.blocks == nullptr) return true;
+  const std::uint32_t* list = params.blocks + group * params.block_pitch;
+  const std::uint32_t count = std::min(params.block_counts[group], params.block_pitch);
+  return std::find(list, list + count, page / params.block_pages) != list + count;
+}
+
 float rounded_up(double x) {
   const auto f = static_cast<float>(x);
   return double{f} < x ? std::nextafter(f, std::numeric_limits<float>::infinity()) : f;
@@ -42,6 +50,16 @@ float rounded_up(double x) {
 Status check_score(const StepShape& shape, const ScoreParams& params) {
   LEHR_TRY(check_shape(shape));
   if (!(params.spread >= 0.0F && params.spread <= 1.0F)) return invalid("spread must be 0 to 1");
+  if ((params.blocks == nullptr) != (params.block_counts == nullptr)) {
+    return invalid("blocks and block_counts go together: one of them is null");
+  }
+  if (params.blocks != nullptr) {
+    const std::uint32_t n = params.block_pages;
+    if (n < 16 || n > 256 || (n & (n - 1)) != 0) {
+      return unsupported("block_pages; offered are 16, 32, 64, 128 and 256");
+    }
+    if (params.block_pitch == 0) return invalid("block_pitch is 0", Reason::kOutOfRange);
+  }
   if (shape.sequences == 0) return {};
   LEHR_TRY(check_pointer(params.q, 16, "q"));
   LEHR_TRY(check_pointer(params.boxes, 16, "boxes"));
@@ -57,6 +75,10 @@ Status score_reference(const StepShape& shape, const ScoreParams& params) {
         std::min(shape.pages_for(params.lengths[sequence]), shape.max_pages);
     for (std::uint32_t page = 0; page < pages; ++page) {
       double best = -std::numeric_limits<double>::infinity();
+      if (!in_blocks(params, group, page)) {
+        params.scores[group * shape.max_pages + page] = static_cast<float>(best);
+        continue;
+      }
       for (std::uint32_t row = 0; row < shape.rows(); ++row) {
         const std::size_t head = group % shape.kv_heads * shape.ratio() + row % shape.ratio();
         const std::size_t q_row =

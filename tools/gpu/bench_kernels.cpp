@@ -10,8 +10,7 @@
 #include "kernels/feedback.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/resolve.hpp"
-#include "kernels/score.hpp"
-#include "kernels/select.hpp"
+#include "kernels/score_select.hpp"
 #include "tools/gpu/bench.hpp"
 
 using namespace lehr;
@@ -28,7 +27,7 @@ constexpr std::size_t kPoolBytes = std::size_t{1} << 30;
 struct Layer {
   StepShape shape;
   std::uint32_t tokens, pages;
-  DType format;
+  PageFormat format;
   std::uint32_t pitch;
   DeviceArray<unsigned char> pool;
   unsigned char* pinned = nullptr;
@@ -40,7 +39,7 @@ struct Layer {
   DeviceArray<SoftmaxPair> pairs, totals;
 
   Layer(std::uint32_t sequences, std::uint32_t context, std::uint32_t page_tokens,
-        DType page_format = DType::kF16)
+        PageFormat page_format = DType::kF16)
       : tokens(context), pages(context / page_tokens), format(page_format) {
     shape.sequences = sequences;
     shape.q_heads = kQHeads;
@@ -51,7 +50,7 @@ struct Layer {
     pitch = slot_bytes(format, page_tokens, kDim);
     const std::size_t count = shape.groups() * pages;
     pool = DeviceArray<unsigned char>(count * pitch);
-    if (format == DType::kF16) {
+    if (format == PageFormat(DType::kF16)) {
       fill_random(pool.get(), count * pitch, 7, nullptr);
     }
     order.resize(count);
@@ -61,7 +60,7 @@ struct Layer {
       std::swap(order[i - 1], order[rng.below(static_cast<std::uint32_t>(i))]);
     table = DeviceArray<PageEntry>(count);
     place(0);
-    if (format != DType::kF16) convert();
+    if (!(format == PageFormat(DType::kF16))) convert();
     q = DeviceArray<std::uint16_t>(std::size_t{sequences} * kQHeads * kDim);
     fill_random(q.get(), q.size() * 2, 5, nullptr);
     out = DeviceArray<std::uint16_t>(q.size());
@@ -99,6 +98,24 @@ struct Layer {
     table.put(entries);
   }
 
+  /// The pages of all KV heads of a block of tokens lie beside each other, blocks at random: the
+  /// order that an engine with one block table for all heads has.
+  void blocks_of_heads() {
+    std::vector<std::uint32_t> blocks(std::size_t{shape.sequences} * pages);
+    std::iota(blocks.begin(), blocks.end(), 0U);
+    Rng rng(13);
+    for (std::size_t i = blocks.size(); i > 1; --i)
+      std::swap(blocks[i - 1], blocks[rng.below(static_cast<std::uint32_t>(i))]);
+    for (std::size_t g = 0; g < shape.groups(); ++g) {
+      const std::size_t sequence = g / shape.kv_heads, head = g % shape.kv_heads;
+      for (std::uint32_t p = 0; p < pages; ++p) {
+        order[g * pages + p] = static_cast<std::uint32_t>(
+            blocks[sequence * pages + p] * std::size_t{shape.kv_heads} + head);
+      }
+    }
+    place(0);
+  }
+
   /// Fills the pool with pages converted from random fp16 ones.
   void convert() {
     const std::uint32_t from_pitch = slot_bytes(DType::kF16, shape.page_tokens, kDim);
@@ -132,7 +149,7 @@ struct Layer {
     p.out = out.get();
     p.table = table.get();
     p.lengths = lengths.get();
-    p.formats = 1U << static_cast<unsigned>(format);
+    p.formats = 1U << static_cast<unsigned>(format.k) | 1U << static_cast<unsigned>(format.v);
     if (with_pairs) {
       p.pairs = pairs.get();
       p.totals = totals.get();
@@ -200,7 +217,10 @@ void add(const Layer& l, const std::string& name, const std::string& variant, co
 }
 
 const AttendTuning kTunings[] = {
-    {}, {3, 1}, {5, 1}, {6, 1}, {0, 1, true},
+    {},
+    {4, 1},
+    {6, 1},
+    {0, 1, true},
 };
 
 void dense() {
@@ -212,9 +232,9 @@ void dense() {
     }
     add(l, "attend dense", "without (m, d)", time_attend(l, {}, false, nullptr), pages);
     add(l, "attend dense", "again", time_attend(l, {}, true, nullptr), pages);
-    std::iota(l.order.begin(), l.order.end(), 0U);
-    l.place(0);
-    add(l, "attend dense", "pages in order of address", time_attend(l, {}, true, nullptr), pages);
+    l.blocks_of_heads();
+    add(l, "attend dense", "heads of a block beside each other", time_attend(l, {}, true, nullptr),
+        pages);
   }
   for (const std::uint32_t page : {32U, 64U}) {
     Layer l(32, 8192, page);
@@ -249,7 +269,7 @@ void mixed_residency() {
     const double hbm_us = (all - away) * l.page_bytes() / ceilings.hbm * 1e6;
     std::printf("host share %.3f: link alone %.1f us, HBM alone %.1f us at the ceilings\n",
                 away / all, link_us, hbm_us);
-    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{3, 1}, AttendTuning{5, 1}}) {
+    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{6, 1}}) {
       const Spread s = time_attend(l, t, true, nullptr);
       const bool by_link = link_us > hbm_us;
       report->add({"attend host " + std::to_string(static_cast<int>(100 * share + 0.5)) + " %",
@@ -257,6 +277,16 @@ void mixed_residency() {
                    (by_link ? away : all - away) * l.page_bytes(),
                    by_link ? ceilings.link : ceilings.hbm});
     }
+  }
+}
+
+void formats() {
+  const PageFormat int8 = DType::kInt8, split(DType::kF16, DType::kInt8);
+  for (const auto& [format, name] :
+       {std::pair{int8, "attend int8"}, {split, "attend K fp16, V int8"}}) {
+    Layer l(32, 8192, 16, format);
+    add(l, name, "default", time_attend(l, {}, true, nullptr),
+        static_cast<double>(l.entries.size()));
   }
 }
 
@@ -315,6 +345,11 @@ struct Step {
     select.ratio = ratio;
   }
   void score_and_select(cudaStream_t s) {
+    ScoreParams on_chip = score;
+    on_chip.scores = nullptr;
+    must(score_select_cuda(l.shape, on_chip, select, s), "score and select");
+  }
+  void in_two_launches(cudaStream_t s) {
     must(score_cuda(l.shape, score, s), "score");
     must(select_cuda(l.shape, select, s), "select");
   }
@@ -370,12 +405,11 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
        [&](cudaStream_t s) { must(score_cuda(l.shape, st.score, s), "score"); });
   part("select", "", static_cast<double>(l.entries.size()) * 4,
        [&](cudaStream_t s) { must(select_cuda(l.shape, st.select, s), "select"); });
-  part("score + select", "", box_bytes, [&](cudaStream_t s) { st.score_and_select(s); });
+  part("score + select", "one launch", box_bytes, [&](cudaStream_t s) { st.score_and_select(s); });
+  part("score + select", "two launches", box_bytes, [&](cudaStream_t s) { st.in_two_launches(s); });
   const double kv = picked * l.page_bytes();
-  const std::pair<const char*, AttendTuning> tunings[] = {
-      {"plain launches", {0, 1}},
-      {"programmatic attend", {0, 1, true}},
-      {"programmatic attend, 4 stages", {4, 1, true}}};
+  const std::pair<const char*, AttendTuning> tunings[] = {{"programmatic launches", {0, 1, true}},
+                                                          {"plain attend", {0, 1}}};
   for (const auto& [variant, t] : tunings) {
     test::Workspace w(l.shape);
     part("attend in step", variant, kv, [&](cudaStream_t s) { st.attend(s, t, w); });
@@ -397,6 +431,131 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
   }
 }
 
+/// Boxes only, for contexts whose KV would not fit.
+void select_from(std::uint32_t sequences, std::uint32_t pages, float ratio) {
+  StepShape shape;
+  shape.sequences = sequences;
+  shape.q_heads = kQHeads;
+  shape.kv_heads = kKvHeads;
+  shape.head_dim = kDim;
+  shape.page_tokens = 16;
+  shape.max_pages = pages;
+  const std::size_t all = shape.groups() * pages;
+  DeviceArray<std::uint16_t> boxes(all * 2 * kDim), q(std::size_t{sequences} * kQHeads * kDim);
+  fill_random(boxes.get(), boxes.size() * 2, 31, nullptr);
+  fill_random(q.get(), q.size() * 2, 32, nullptr);
+  DeviceArray<std::uint32_t> lengths(std::vector<std::uint32_t>(sequences, pages * 16));
+  DeviceArray<float> scores(all);
+  DeviceArray<std::uint32_t> list(all), counts(shape.groups());
+  ScoreParams score;
+  score.q = q.get();
+  score.boxes = boxes.get();
+  score.lengths = lengths.get();
+  SelectParams select;
+  select.lengths = lengths.get();
+  select.scores = scores.get();
+  select.selection = list.get();
+  select.counts = counts.get();
+  select.pitch = pages;
+  select.ratio = ratio;
+  const std::string name = std::to_string(sequences) + "x" + std::to_string(pages / 64) + "K";
+  const auto part = [&](const std::string& variant, double bytes,
+                        const std::function<void(cudaStream_t)>& f) {
+    const Spread s = time_graph(
+        [&](cudaStream_t stream) {
+          for (int i = 0; i < 4; ++i) f(stream);
+        },
+        4);
+    report->add({"score + select", name, variant, s.median, s.low, s.high, bytes, ceilings.hbm});
+  };
+  const double bytes = static_cast<double>(all) * 4 * kDim;
+  part("one call", bytes, [&](cudaStream_t s) {
+    ScoreParams called = score;
+    if (pages > 8192) called.scores = scores.get();
+    must(score_select_cuda(shape, called, select, s), "score and select");
+  });
+  part("two launches", bytes, [&](cudaStream_t s) {
+    ScoreParams written = score;
+    written.scores = scores.get();
+    must(score_cuda(shape, written, s), "score");
+    must(select_cuda(shape, select, s), "select");
+  });
+  // Two levels: the best quarter of the blocks of 16 pages, then pages of those.
+  CoarseParams coarse;
+  const std::uint32_t blocks = coarse.blocks(shape);
+  DeviceArray<std::uint16_t> coarse_boxes(shape.groups() * blocks * 2 * kDim);
+  DeviceArray<std::uint32_t> coarse_lengths(sequences), block_list(shape.groups() * blocks),
+      block_counts(shape.groups());
+  coarse.boxes = boxes.get();
+  coarse.lengths = lengths.get();
+  coarse.coarse = coarse_boxes.get();
+  coarse.coarse_lengths = coarse_lengths.get();
+  must(coarse_cuda(shape, coarse, nullptr), "coarse");
+  StepShape level = shape;
+  level.max_pages = blocks;
+  ScoreParams first = score;
+  first.boxes = coarse_boxes.get();
+  first.lengths = coarse_lengths.get();
+  SelectParams choose = select;
+  choose.lengths = coarse_lengths.get();
+  choose.selection = block_list.get();
+  choose.counts = block_counts.get();
+  choose.pitch = blocks;
+  choose.ratio = 0.25F;
+  choose.recent = 1;
+  ScoreParams second = score;
+  second.blocks = block_list.get();
+  second.block_counts = block_counts.get();
+  second.block_pages = coarse.block_pages;
+  second.block_pitch = blocks;
+  part("two levels, a quarter of the blocks", bytes * (1.0 / 16 + 0.25), [&](cudaStream_t s) {
+    must(score_select_cuda(level, first, choose, s), "blocks");
+    must(score_select_cuda(shape, second, select, s), "pages");
+  });
+}
+
+void selection() {
+  select_from(32, 8192 / 16, 0.3F);
+  select_from(32, 8192, 0.1F);
+  select_from(1, 4096 / 16, 0.3F);
+  select_from(1, 65536, 0.05F);
+}
+
+/// A whole step with its boxes under an access-policy window, and without.
+void l2_window() {
+  Layer l(4, 16384, 16);
+  Step st(l, 0.3F);
+  int most = 0;
+  must(cudaDeviceGetAttribute(&most, cudaDevAttrMaxPersistingL2CacheSize, 0), "attribute");
+  const std::size_t box_bytes = l.entries.size() * 4 * kDim;
+  test::Workspace w(l.shape);
+  for (const bool window : {false, true, false, true}) {
+    must(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize,
+                            window ? static_cast<std::size_t>(most) : 0),
+         "limit");
+    const auto step = [&](cudaStream_t s) {
+      cudaStreamAttrValue value{};
+      value.accessPolicyWindow.base_ptr = st.boxes.get();
+      value.accessPolicyWindow.num_bytes = window ? box_bytes : 0;
+      value.accessPolicyWindow.hitRatio = 1.0F;
+      value.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
+      value.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
+      must(cudaStreamSetAttribute(s, cudaStreamAttributeAccessPolicyWindow, &value), "window");
+      for (int i = 0; i < 4; ++i) {
+        st.score_and_select(s);
+        st.attend(s, {0, 1, true}, w);
+        st.feedback(s);
+      }
+    };
+    const Spread s = time_graph(step, 4);
+    const double kv =
+        std::ceil(0.3 * l.pages) * static_cast<double>(l.shape.groups()) * l.page_bytes();
+    report->add({"step, boxes in L2", l.name(), window ? "window" : "no window", s.median, s.low,
+                 s.high, kv + static_cast<double>(box_bytes), ceilings.hbm});
+  }
+  must(cudaCtxResetPersistingL2Cache(), "reset");
+}
+
 void steps() {
   step_of(16, 16384, 0.3F);
   step_of(32, 8192, 0.3F);
@@ -414,11 +573,9 @@ int main(int argc, char** argv) {
   Report r(argv[1]);
   report = &r;
   ceilings = measure_ceilings(r);
-  const std::pair<const char*, void (*)()> groups[] = {{"dense", dense},
-                                                       {"selected", selected},
-                                                       {"mixed", mixed_residency},
-                                                       {"e4m3", e4m3},
-                                                       {"steps", steps}};
+  const std::pair<const char*, void (*)()> groups[] = {
+      {"dense", dense},     {"selected", selected},   {"mixed", mixed_residency}, {"e4m3", e4m3},
+      {"formats", formats}, {"selection", selection}, {"window", l2_window},      {"steps", steps}};
   for (const auto& [name, run] : groups) {
     bool wanted = argc == 2;
     for (int i = 2; i < argc; ++i)

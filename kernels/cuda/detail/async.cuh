@@ -83,6 +83,18 @@ __device__ __forceinline__ void bulk_load(std::uint32_t to, std::uint64_t from, 
 #endif
 }
 
+/// The same without a preference: what is read again every step stays in L2 as far as it has room.
+__device__ __forceinline__ void bulk_load(std::uint32_t to, std::uint64_t from, std::uint32_t bytes,
+                                          std::uint32_t barrier) {
+#if LEHR_BULK_COPY
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+#endif
+}
+
 /// The warp copies `bytes`; `end_fill_warp` afterwards.
 __device__ __forceinline__ void warp_load(std::uint32_t to, std::uint64_t from, std::uint32_t bytes,
                                           std::uint32_t lane) {
@@ -137,6 +149,20 @@ __device__ __forceinline__ std::uint64_t evict_first_policy() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
 #endif
   return policy;
+}
+
+/// What is written once and read soon by the next kernel should stay in L2: writes to HBM among
+/// streaming reads cost more than their bytes.
+__device__ __forceinline__ void store_kept(void* to, float4 x) {
+#if LEHR_BULK_COPY
+  std::uint64_t policy = 0;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "f"(x.x),
+               "f"(x.y), "f"(x.z), "f"(x.w), "l"(policy)
+               : "memory");
+#else
+  *static_cast<float4*>(to) = x;
+#endif
 }
 
 /// Counts up, and orders what this warp wrote before against what it reads afterwards, as seen by

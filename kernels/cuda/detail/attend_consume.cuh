@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/cuda/detail/attend_values.cuh"
 
@@ -26,7 +27,12 @@ struct Consumer {
 
   const F& f;
   const AttendArgs& a;
-  const Values<F> stored;
+  /// How this form's blocks are stored when each is looked up.
+  using Looked = std::conditional_t<
+      F::kForms == PageForms::kMixed, StoredAsSaid,
+      std::conditional_t<F::kForms == PageForms::kE4m3, StoredAs<Half::kE4m3, Half::kE4m3>,
+                         StoredAs<Half::k16Bit, Half::k16Bit>>>;
+  const Values<F, Looked> stored;
   std::uint32_t g, c, own;
   std::uint32_t first_row;
   float scale;
@@ -55,7 +61,7 @@ struct Consumer {
     std::uint32_t group, length, pages;
   };
 
-  __device__ void reset(State& s, const Context& x) const {
+  __device__ __forceinline__ void reset(State& s, const Context& x) const {
     for (std::uint32_t n = 0; n < kRowTiles; ++n) {
       for (std::uint32_t t = 0; t < kDimTiles; ++t) {
         for (float& o : s.o[n][t]) o = 0.0F;
@@ -81,13 +87,25 @@ struct Consumer {
     float x[kRowTiles][4][4];  ///< [row tile][m-tile][row half * 2 + column]
   };
 
-  __device__ static void multiply(float (&to)[4], const uint4& upper, const uint4& lower,
-                                  const uint4& q) {
+  /// visit(row tile, 4 * m-tile + element, score)
+  template <class Visit>
+  __device__ __forceinline__ static void for_each(Scores& scores, Visit&& visit) {
+#pragma unroll
+    for (std::uint32_t n = 0; n < kRowTiles; ++n) {
+#pragma unroll
+      for (std::uint32_t k = 0; k < 16; ++k) visit(n, k, scores.x[n][k / 4][k % 4]);
+    }
+  }
+
+  __device__ __forceinline__ static void multiply(float (&to)[4], const uint4& upper,
+                                                  const uint4& lower, const uint4& q) {
     Math::mma(to, upper.x, lower.x, upper.y, lower.y, q.x, q.y);
     Math::mma(to, upper.z, lower.z, upper.w, lower.w, q.z, q.w);
   }
 
-  __device__ void dot_keys(BlockWord block, const State& s, Scores& scores) const {
+  template <class As>
+  __device__ __forceinline__ void dot_keys(const Values<F, As>& stored, BlockWord block,
+                                           const State& s, Scores& scores) const {
 #pragma unroll
     for (std::uint32_t n = 0; n < kRowTiles; ++n) {
       for (std::uint32_t i = 0; i < 4; ++i) {
@@ -113,35 +131,34 @@ struct Consumer {
 
   /// Scaled logits in log2 units, -inf where a query must not look.
   template <bool kMasked>
-  __device__ void to_logits(Scores& scores, const State& s, float k_scale, float shift,
-                            std::uint32_t position) const {
+  __device__ __forceinline__ void to_logits(Scores& scores, const State& s, float k_scale,
+                                            float shift, std::uint32_t position) const {
     constexpr float kLog2e = 1.4426950408889634F;
     const float cap = a.p.soft_cap;
-#pragma unroll
-    for (std::uint32_t n = 0; n < kRowTiles; ++n) {
-#pragma unroll
-      for (std::uint32_t k = 0; k < 16; ++k) {
-        float& x = scores.x[n][k / 4][k % 4];
-        if (cap > 0) {
-          x = fmaf(cap * kLog2e, tanhf(x * k_scale / cap), shift);
-        } else {
-          x = fmaf(x, k_scale * kLog2e, shift);
-        }
-        if (kMasked) {
-          const auto seen = static_cast<int>(position + 4 * (k / 4) + 2 * (k % 4 / 2) + (g & 1));
-          const int end = s.end[n][k % 2];
-          const int from = a.p.window == 0 ? 0 : end - static_cast<int>(a.p.window);
-          if (seen >= end || seen < from) x = -INFINITY;
-        }
-      }
+    if (cap > 0) {
+      for_each(scores, [&](std::uint32_t, std::uint32_t, float& x) {
+        x = fmaf(cap * kLog2e, tanhf(x * k_scale / cap), shift);
+      });
+    } else {
+      for_each(scores, [&](std::uint32_t, std::uint32_t, float& x) {
+        x = fmaf(x, k_scale * kLog2e, shift);
+      });
     }
+    if (!kMasked) return;
+    for_each(scores, [&](std::uint32_t n, std::uint32_t k, float& x) {
+      const auto seen = static_cast<int>(position + 4 * (k / 4) + 2 * (k % 4 / 2) + (g & 1));
+      const int end = s.end[n][k % 2];
+      const int from = a.p.window == 0 ? 0 : end - static_cast<int>(a.p.window);
+      if (seen >= end || seen < from) x = -INFINITY;
+    });
   }
 
   /// One k-step of O += V^T P^T: two tokens of block c and two of block c ^ 2.
-  template <bool kMasked>
-  __device__ void add_values(State& s, std::uint32_t i, BlockWord near, BlockWord far,
-                             std::uint32_t near_tokens, std::uint32_t far_tokens,
-                             const std::uint32_t (&p)[kRowTiles][4][2]) const {
+  template <bool kMasked, class As>
+  __device__ __forceinline__ void add_values(const Values<F, As>& stored, State& s, std::uint32_t i,
+                                             BlockWord near, BlockWord far,
+                                             std::uint32_t near_tokens, std::uint32_t far_tokens,
+                                             const std::uint32_t (&p)[kRowTiles][4][2]) const {
     constexpr std::uint32_t kPasses = kDim == 64 ? 1 : kDim / 128;
     constexpr std::uint32_t kHalves = kDim == 64 ? 1 : 2;
 #pragma unroll
@@ -190,8 +207,9 @@ struct Consumer {
     return 128 * (t / 8) + 16 * g + 8 * half + t % 8;
   }
 
-  __device__ void write_pairs(const Context& x, const float (&m)[2], const float (&sum)[2],
-                              std::uint32_t row, std::size_t list_position) const {
+  __device__ __forceinline__ void write_pairs(const Context& x, const float (&m)[2],
+                                              const float (&sum)[2], std::uint32_t row,
+                                              std::size_t list_position) const {
     const std::uint32_t block_shift = a.page_shift - 4;
     const std::size_t page = list_position + (own >> block_shift);
     // One lane a page and pair of rows: even rows of the first block hold the sum of their page.
@@ -201,7 +219,7 @@ struct Consumer {
     const std::size_t pitch = a.p.selection != nullptr ? a.p.selection_pitch : a.shape.max_pages;
     SoftmaxPair* to = a.p.pairs + (x.group * pitch + page) * rows + row;
     if (row + 1 < rows && rows % 2 == 0) {
-      *reinterpret_cast<float4*>(to) = make_float4(m[0], sum[0], m[1], sum[1]);
+      store_kept(to, make_float4(m[0], sum[0], m[1], sum[1]));
     } else {
       to[0] = {m[0], sum[0]};
       if (row + 1 < rows) to[1] = {m[1], sum[1]};
@@ -209,8 +227,8 @@ struct Consumer {
   }
 
   /// Takes the tile's greatest logits into the state and returns what weights are measured against.
-  __device__ void raise_maximum(State& s, std::uint32_t n, const Scores& scores,
-                                float (&reference)[2]) const {
+  __device__ __forceinline__ void raise_maximum(State& s, std::uint32_t n, const Scores& scores,
+                                                float (&reference)[2]) const {
     float top[2] = {-INFINITY, -INFINITY};
     bool moved = false;
 #pragma unroll
@@ -239,9 +257,10 @@ struct Consumer {
     }
   }
 
-  template <bool kMasked>
-  __device__ void tile(State& s, const TileNote& note, const Context& x,
-                       std::size_t list_position) const {
+  template <bool kMasked, class As>
+  __device__ __forceinline__ void tile(State& s, const TileNote& note, const Context& x,
+                                       std::size_t list_position) const {
+    const Values<F, As> stored(this->stored);
     const BlockWord key_block = note.block[own];
     float2 scales = make_float2(1.0F, 1.0F);
     // An absent block's bytes are whatever was there before.
@@ -250,7 +269,7 @@ struct Consumer {
     const float shift = kScaled ? __log2f(scales.y) : 0.0F;  // V's scale rides on the weights
 
     Scores scores;
-    dot_keys(key_block, s, scores);
+    dot_keys(stored, key_block, s, scores);
     to_logits<kMasked>(scores, s, scale * scales.x, shift, note.position[own]);
 
     std::uint32_t p[kRowTiles][4][2];
@@ -290,8 +309,28 @@ struct Consumer {
     const std::uint32_t far_tokens = kMasked ? tokens_of(c ^ 2) : 16U;
 #pragma unroll
     for (std::uint32_t i = 0; i < 4; ++i) {
-      add_values<kMasked>(s, i, note.block[c], note.block[c ^ 2], near_tokens, far_tokens, p);
+      add_values<kMasked>(stored, s, i, note.block[c], note.block[c ^ 2], near_tokens, far_tokens,
+                          p);
     }
+  }
+
+  /// A tile without a mask. Where all of a mixed form's blocks are stored alike, as they mostly
+  /// are, looking that up once is far cheaper than for every load.
+  __device__ __forceinline__ void whole_tile(State& s, const TileNote& note, const Context& x,
+                                             std::size_t position) const {
+    if constexpr (F::kForms == PageForms::kMixed) {
+      const std::uint32_t said = note.block[c].word & 15U;
+      constexpr std::uint32_t kInt8 = 2, kE4m3 = 1;
+      if (__all_sync(~0U, said == (kInt8 | kInt8 << 2)))
+        return tile<false, StoredAs<Half::kInt8, Half::kInt8>>(s, note, x, position);
+      if (__all_sync(~0U, said == kInt8 << 2))
+        return tile<false, StoredAs<Half::k16Bit, Half::kInt8>>(s, note, x, position);
+      if (__all_sync(~0U, said == (kE4m3 | kE4m3 << 2)))
+        return tile<false, StoredAs<Half::kE4m3, Half::kE4m3>>(s, note, x, position);
+      if (__all_sync(~0U, said == 0))
+        return tile<false, StoredAs<Half::k16Bit, Half::k16Bit>>(s, note, x, position);
+    }
+    tile<false, Looked>(s, note, x, position);
   }
 
   __device__ bool needs_mask(const TileNote& note, std::uint32_t length) const {
@@ -335,7 +374,7 @@ struct Consumer {
     barrier_arrive(f.at(f.control.empty[stage]));
   }
 
-  __device__ void run() const {
+  __device__ __forceinline__ void run() const {
     const std::uint32_t sharing = a.warps_of_row_block;
     const std::uint32_t row_block = f.warp % f.row_blocks(), turn = f.warp / f.row_blocks();
     const std::uint32_t pages_a_tile = a.pages_a_tile();
@@ -363,9 +402,9 @@ struct Consumer {
         if (installs && f.lane == 0) start_installs(note);
         const std::size_t position = std::size_t{segment.first + j} * pages_a_tile;
         if (needs_mask(note, x.length)) {
-          tile<true>(state, note, x, position);
+          tile<true, Looked>(state, note, x, position);
         } else {
-          tile<false>(state, note, x, position);
+          whole_tile(state, note, x, position);
         }
         __syncwarp();
         if (f.lane == 0) {
@@ -380,7 +419,8 @@ struct Consumer {
   }
 
   /// Writes what this warp has of a segment where the merger finds it.
-  __device__ void leave_for_merger(const State& state, std::uint32_t number, bool had_tiles) const {
+  __device__ __forceinline__ void leave_for_merger(const State& state, std::uint32_t number,
+                                                   bool had_tiles) const {
     barrier_wait(f.at(f.control.flush_empty), (number + 1) & 1);
     __syncwarp();
     if (!had_tiles) {

@@ -13,19 +13,31 @@ struct PartialRow {
   float m = -INFINITY, d = 0.0F;
   float4 o = {0.0F, 0.0F, 0.0F, 0.0F};
 
-  /// Adds another part; the order of calls is the order of the sum. An empty part, (-inf, 0),
-  /// changes nothing.
-  __device__ void add(float m2, float d2, float4 o2) {
-    const float top = fmaxf(m, m2);
-    const float keep = m == -INFINITY ? 0.0F : exp2_fast(m - top);
+  /// What a part measured against m2 must be scaled by to be measured against `top`.
+  static __device__ float factor(float m2, float d2, float top) {
     // A part that is all NaN has m -inf too and must show: only an empty one may be scaled away.
-    const float take = m2 == -INFINITY ? (d2 == 0.0F ? 0.0F : 1.0F) : exp2_fast(m2 - top);
-    m = top;
-    d = d * keep + d2 * take;
-    o.x = o.x * keep + o2.x * take;
-    o.y = o.y * keep + o2.y * take;
-    o.z = o.z * keep + o2.z * take;
-    o.w = o.w * keep + o2.w * take;
+    if (m2 == -INFINITY) return d2 == 0.0F ? 0.0F : 1.0F;
+    return exp2_fast(m2 - top);
+  }
+  __device__ void take(const PartialRow& x, float by) {
+    d += x.d * by;
+    o.x += x.o.x * by;
+    o.y += x.o.y * by;
+    o.z += x.o.z * by;
+    o.w += x.o.w * by;
+  }
+  /// Adds up to kParts others, in order. Empty parts, (-inf, 0), change nothing.
+  template <std::uint32_t kParts>
+  __device__ void add(const PartialRow (&parts)[kParts]) {
+    float top = m;
+#pragma unroll
+    for (const PartialRow& x : parts) top = fmaxf(top, x.m);
+    PartialRow sum;
+    sum.m = top;
+    sum.take(*this, factor(m, d, top));
+#pragma unroll
+    for (const PartialRow& x : parts) sum.take(x, factor(x.m, x.d, top));
+    *this = sum;
   }
 };
 
@@ -35,7 +47,7 @@ struct PartialRow {
 template <class F>
 struct Merger {
   static constexpr std::uint32_t kQuads = F::kQuads;
-  static constexpr std::uint32_t kSideBySide = 4;  ///< sums a lane carries at once, to hide latency
+  static constexpr std::uint32_t kParts = 4;  ///< loaded at once, to hide latency
   const F& f;
 
   __device__ void write_final(std::uint32_t group, std::uint32_t row, std::uint32_t dim,
@@ -50,6 +62,47 @@ struct Merger {
     }
   }
 
+  /// The sum over the warps that shared a row's tiles.
+  __device__ PartialRow of_consumers(std::uint32_t row, std::uint32_t dim, std::uint32_t warps,
+                                     std::uint32_t row_blocks) const {
+    const std::uint32_t first = row / (8 * F::kRowTiles), local = row % (8 * F::kRowTiles);
+    PartialRow sum;
+#pragma unroll
+    for (std::uint32_t w0 = 0; w0 < F::kConsumerWarps; w0 += kParts) {
+      PartialRow parts[kParts];
+#pragma unroll
+      for (std::uint32_t k = 0; k < kParts; ++k) {
+        if (w0 + k >= warps) continue;
+        const std::uint32_t from = first + (w0 + k) * row_blocks;
+        const auto pair = *reinterpret_cast<const float2*>(f.flushed_pair(from, local));
+        parts[k] = {pair.x, pair.y,
+                    *reinterpret_cast<const float4*>(f.flushed_values(from, local) + dim)};
+      }
+      if (w0 < warps) sum.add(parts);
+    }
+    return sum;
+  }
+
+  /// The sum over a group's segments.
+  __device__ PartialRow of_segments(const Segment& segment, std::uint32_t row,
+                                    std::uint32_t dim) const {
+    PartialRow sum;
+    for (std::uint32_t i0 = 0; i0 < segment.segments; i0 += kParts) {
+      PartialRow parts[kParts];
+#pragma unroll
+      for (std::uint32_t k = 0; k < kParts; ++k) {
+        if (i0 + k >= segment.segments) continue;
+        const std::size_t at = std::size_t{segment.first_slot + i0 + k} * f.a.rows + row;
+        const float2 pair = __ldcg(reinterpret_cast<const float2*>(f.a.partial_pairs + at));
+        parts[k] = {
+            pair.x, pair.y,
+            __ldcg(reinterpret_cast<const float4*>(f.a.partial_values + at * F::kDim + dim))};
+      }
+      sum.add(parts);
+    }
+    return sum;
+  }
+
   __device__ void run() const {
     const std::uint32_t rows = f.a.rows, row_blocks = f.row_blocks();
     for (std::uint32_t number = 0;; ++number) {
@@ -57,30 +110,18 @@ struct Merger {
       if (segment.tiles == 0) return;
       const bool whole = segment.segments == 1;
       barrier_wait(f.at(f.control.flush_full), number & 1);
-      for (std::uint32_t x0 = f.lane; x0 < rows * kQuads; x0 += 32 * kSideBySide) {
-        PartialRow sum[kSideBySide];
-        for (std::uint32_t w = 0; w < f.a.warps_of_row_block && w < segment.tiles; ++w) {
-#pragma unroll
-          for (std::uint32_t k = 0; k < kSideBySide; ++k) {
-            const std::uint32_t x = x0 + 32 * k, row = x / kQuads, dim = x % kQuads * 4;
-            if (row >= rows) continue;
-            const std::uint32_t from = row / (8 * F::kRowTiles) + w * row_blocks,
-                                local = row % (8 * F::kRowTiles);
-            sum[k].add(f.flushed_pair(from, local)[0], f.flushed_pair(from, local)[1],
-                       *reinterpret_cast<const float4*>(f.flushed_values(from, local) + dim));
-          }
-        }
-#pragma unroll
-        for (std::uint32_t k = 0; k < kSideBySide; ++k) {
-          const std::uint32_t x = x0 + 32 * k, row = x / kQuads, dim = x % kQuads * 4;
-          if (row >= rows) continue;
-          if (whole) {
-            write_final(segment.group, row, dim, sum[k]);
-          } else {
-            const std::size_t at_row = std::size_t{segment.slot} * rows + row;
-            *reinterpret_cast<float4*>(f.a.partial_values + at_row * F::kDim + dim) = sum[k].o;
-            if (dim == 0) f.a.partial_pairs[at_row] = {sum[k].m, sum[k].d};
-          }
+      const std::uint32_t warps =
+          f.a.warps_of_row_block < segment.tiles ? f.a.warps_of_row_block : segment.tiles;
+#pragma unroll 2
+      for (std::uint32_t x = f.lane; x < rows * kQuads; x += 32) {
+        const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
+        const PartialRow sum = of_consumers(row, dim, warps, row_blocks);
+        if (whole) {
+          write_final(segment.group, row, dim, sum);
+        } else {
+          const std::size_t at_row = std::size_t{segment.slot} * rows + row;
+          *reinterpret_cast<float4*>(f.a.partial_values + at_row * F::kDim + dim) = sum.o;
+          if (dim == 0) f.a.partial_pairs[at_row] = {sum.m, sum.d};
         }
       }
       barrier_arrive(f.at(f.control.flush_empty));
@@ -97,27 +138,10 @@ struct Merger {
     }
     if (__shfl_sync(~0U, last, 0) == 0) return;
     __syncwarp();
-    const std::uint32_t rows = f.a.rows;
-    for (std::uint32_t x0 = f.lane; x0 < rows * kQuads; x0 += 32 * kSideBySide) {
-      PartialRow sum[kSideBySide];
 #pragma unroll 4
-      for (std::uint32_t i = 0; i < segment.segments; ++i) {
-#pragma unroll
-        for (std::uint32_t k = 0; k < kSideBySide; ++k) {
-          const std::uint32_t x = x0 + 32 * k, row = x / kQuads < rows ? x / kQuads : 0,
-                              dim = x % kQuads * 4;
-          const std::size_t at_row = std::size_t{segment.first_slot + i} * rows + row;
-          const float2 pair = __ldcg(reinterpret_cast<const float2*>(f.a.partial_pairs + at_row));
-          sum[k].add(
-              pair.x, pair.y,
-              __ldcg(reinterpret_cast<const float4*>(f.a.partial_values + at_row * F::kDim + dim)));
-        }
-      }
-#pragma unroll
-      for (std::uint32_t k = 0; k < kSideBySide; ++k) {
-        const std::uint32_t x = x0 + 32 * k;
-        if (x < rows * kQuads) write_final(segment.group, x / kQuads, x % kQuads * 4, sum[k]);
-      }
+    for (std::uint32_t x = f.lane; x < f.a.rows * kQuads; x += 32) {
+      const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
+      write_final(segment.group, row, dim, of_segments(segment, row, dim));
     }
   }
 };

@@ -24,23 +24,37 @@ Result<DeviceFacts> current_device();
 /// Refuses a stream of another device.
 Status check_stream(cudaStream_t stream, const DeviceFacts& device);
 
-/// Launches with the programmatic attribute when asked; capturable.
+/// Launches in clusters of `team` CTAs, with the programmatic attribute when asked; capturable.
 template <class... Args>
-Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared,
-              cudaStream_t stream, bool programmatic, std::type_identity_t<Args>... args) {
+Status launch_teams(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared,
+                    cudaStream_t stream, bool programmatic, std::uint32_t team,
+                    std::type_identity_t<Args>... args) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = programmatic ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned n = 0;
+  if (programmatic) {
+    attributes[n].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[n++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (team > 1) {
+    attributes[n].id = cudaLaunchAttributeClusterDimension;
+    attributes[n++].val.clusterDim = {team, 1, 1};
+  }
+  config.attrs = attributes;
+  config.numAttrs = n;
   void* pointers[] = {&args...};
   LEHR_CUDA_TRY(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers));
   return {};
+}
+
+template <class... Args>
+Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared,
+              cudaStream_t stream, bool programmatic, std::type_identity_t<Args>... args) {
+  return launch_teams(kernel, grid, block, shared, stream, programmatic, 1, args...);
 }
 
 }  // namespace lehr::kernels::cuda

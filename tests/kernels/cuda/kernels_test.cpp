@@ -14,9 +14,9 @@
 #include "kernels/feedback.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/resolve.hpp"
-#include "kernels/score.hpp"
-#include "kernels/select.hpp"
+#include "kernels/score_select.hpp"
 #include "tests/kernels/cuda/device.hpp"
+#include "tests/kernels/recorded.hpp"
 
 using namespace lehr;
 using namespace lehr::kernels;
@@ -26,6 +26,7 @@ namespace {
 
 int failures = 0;
 bool quick = false;
+const char* recorded = nullptr;
 std::string current;
 
 void check(bool good, const std::string& what) {
@@ -399,6 +400,26 @@ void attend_formats() {
   }
 }
 
+/// Recorded q, k and v, in each format, over mixed residency.
+void attend_recorded() {
+  if (recorded == nullptr) {
+    std::printf("no --recorded FILE: ");
+    return;
+  }
+  const PageFormat formats[] = {
+      DType::kF16, DType::kE4m3, DType::kInt8, {DType::kF16, DType::kInt8}};
+  for (const PageFormat format : formats) {
+    auto batch = read_recorded(recorded);
+    check(batch.has_value(), "the file cannot be read");
+    if (!batch) return;
+    Rewritten r(std::move(*batch), [&](std::size_t) { return format; });
+    const std::uint32_t bits =
+        1U << static_cast<unsigned>(format.k) | 1U << static_cast<unsigned>(format.v);
+    compare_attend(
+        r.batch, {}, nullptr, [&](AttendParams& p) { p.formats = bits; }, 0.05, 1e-3);
+  }
+}
+
 void quantize_bits() {
   for (const std::uint32_t page : {16U, 64U}) {
     Batch b(shape_of(1, 1, 128, page, 32), {32 * page}, 6);
@@ -544,6 +565,156 @@ void sparse_step() {
               }
             }
           }
+        }
+      }
+    }
+  }
+}
+
+/// score and select in one launch against the two references, for one CTA a group and for clusters,
+/// at one level and over the blocks that a first level chose.
+void fused_selection() {
+  struct Case {
+    std::uint32_t sequences, pages, dim, ratio;
+    DType dtype;
+  };
+  const Case cases[] = {{2, 300, 128, 4, DType::kF16},
+                        {2, 64, 64, 1, DType::kBf16},
+                        {1, 1100, 128, 4, DType::kBf16},
+                        {1, 700, 256, 12, DType::kF16},
+                        {1, 20000, 64, 4, DType::kF16}};
+  for (const Case& c : cases) {
+    if (quick && c.pages > 1100) continue;
+    StepShape s = shape_of(2 * c.ratio, 2, c.dim, 16, c.pages, c.dtype);
+    s.sequences = c.sequences;
+    Rng rng(c.pages);
+    std::vector<std::uint32_t> lengths = {c.pages * 16 - 5, 33};
+    lengths.resize(c.sequences);
+    std::vector<std::uint16_t> q(std::size_t{s.sequences} * s.q_heads * c.dim),
+        boxes(s.groups() * c.pages * 2 * c.dim);
+    for (auto& x : q) x = store_16(c.dtype, gaussian(rng));
+    for (std::size_t box = 0; box < boxes.size(); box += 2 * c.dim) {
+      for (std::uint32_t i = 0; i < c.dim; ++i) {
+        const float middle = gaussian(rng), half = static_cast<float>(rng.uniform());
+        boxes[box + i] = store_16(c.dtype, middle - half);
+        boxes[box + c.dim + i] = store_16(c.dtype, middle + half);
+      }
+    }
+    DeviceArray<std::uint16_t> dq(q), dboxes(boxes);
+    DeviceArray<std::uint32_t> dl(lengths);
+
+    CoarseParams hc, dc;
+    hc.boxes = boxes.data();
+    hc.lengths = lengths.data();
+    const std::uint32_t blocks = hc.blocks(s);
+    std::vector<std::uint16_t> coarse(s.groups() * blocks * 2 * c.dim, 0);
+    std::vector<std::uint32_t> coarse_lengths(s.sequences);
+    DeviceArray<std::uint16_t> dcoarse(coarse);
+    DeviceArray<std::uint32_t> dcl(coarse_lengths);
+    hc.coarse = coarse.data();
+    hc.coarse_lengths = coarse_lengths.data();
+    dc = hc;
+    dc.boxes = dboxes.get();
+    dc.lengths = dl.get();
+    dc.coarse = dcoarse.get();
+    dc.coarse_lengths = dcl.get();
+    must(coarse_reference(s, hc), "coarse");
+    must(coarse_cuda(s, dc, nullptr), "coarse");
+    check(dcoarse.fetch() == coarse && dcl.fetch() == coarse_lengths, "coarse boxes differ");
+    StepShape level = s;
+    level.max_pages = blocks;
+    ScoreParams over;
+    over.q = dq.get();
+    over.boxes = dcoarse.get();
+    over.lengths = dcl.get();
+    SelectParams of_blocks;
+    std::vector<std::uint32_t> block_list(s.groups() * blocks, 7), block_counts(s.groups(), 7);
+    DeviceArray<std::uint32_t> dblocks(block_list), dblock_counts(block_counts);
+    of_blocks.selection = dblocks.get();
+    of_blocks.counts = dblock_counts.get();
+    of_blocks.pitch = blocks;
+    of_blocks.recent = 1;
+    of_blocks.ratio = 0.4F;
+    must(score_select_cuda(level, over, of_blocks, nullptr), "blocks");
+    block_list = dblocks.fetch();
+    block_counts = dblock_counts.fetch();
+
+    for (const bool two_levels : {false, true}) {
+      for (const SelectBy by : {SelectBy::kCount, SelectBy::kRatio, SelectBy::kMass}) {
+        for (const float amount : {0.05F, 0.3F, 0.9F}) {
+          std::vector<float> scores(s.groups() * c.pages, -7);
+          DeviceArray<float> ds(scores);
+          std::vector<std::uint32_t> list(s.groups() * c.pages, 7), counts(s.groups(), 9);
+          DeviceArray<std::uint32_t> dlist(list), dcounts(counts), again(list),
+              again_counts(counts);
+          ScoreParams score;
+          score.q = dq.get();
+          score.boxes = dboxes.get();
+          score.lengths = dl.get();
+          score.scores = ds.get();
+          if (two_levels) {
+            score.blocks = dblocks.get();
+            score.block_counts = dblock_counts.get();
+            score.block_pages = 16;
+            score.block_pitch = blocks;
+          }
+          SelectParams select;
+          select.by = by;
+          select.count = by == SelectBy::kCount ? static_cast<std::uint32_t>(amount * 200) : 100000;
+          select.ratio = amount;
+          select.pitch = c.pages;
+          select.selection = dlist.get();
+          select.counts = dcounts.get();
+          must(score_select_cuda(s, score, select, nullptr), "score and select");
+          const auto got = ds.fetch();
+          ScoreParams hs = score;
+          hs.q = q.data();
+          hs.boxes = boxes.data();
+          hs.lengths = lengths.data();
+          hs.scores = scores.data();
+          hs.blocks = two_levels ? block_list.data() : nullptr;
+          hs.block_counts = two_levels ? block_counts.data() : nullptr;
+          must(score_reference(s, hs), "score");
+          double worst = 0;
+          bool bound = true;
+          for (std::size_t i = 0; i < scores.size(); ++i) {
+            if (got[i] == scores[i]) continue;
+            worst = std::max(worst, std::fabs(double{got[i]} - double{scores[i]}) /
+                                        (1 + std::fabs(double{scores[i]})));
+            bound = bound && got[i] >= scores[i];
+          }
+          check(worst < 2e-2 && bound,
+                described(s) + ": fused scores off by " + std::to_string(worst));
+          // The same scores for both: the selection must be equal.
+          SelectParams hp = select;
+          hp.scores = got.data();
+          hp.lengths = lengths.data();
+          hp.selection = list.data();
+          hp.counts = counts.data();
+          must(select_reference(s, hp), "select");
+          const auto got_counts = dcounts.fetch();
+          if (by == SelectBy::kMass) {  // a sum at the very edge may round the other way
+            for (std::size_t g = 0; g < counts.size(); ++g) {
+              check(std::abs(static_cast<int>(got_counts[g]) - static_cast<int>(counts[g])) <= 1,
+                    described(s) + ": fused mass target takes " + std::to_string(got_counts[g]) +
+                        " pages for " + std::to_string(counts[g]));
+            }
+          } else {
+            check(got_counts == counts && dlist.fetch() == list,
+                  described(s) + ": fused selection differs, amount " + std::to_string(amount));
+          }
+          // Without the scores in memory, and as two launches: the same lists.
+          score.scores = nullptr;
+          select.selection = again.get();
+          select.counts = again_counts.get();
+          must(score_select_cuda(s, score, select, nullptr), "without scores");
+          check(again_counts.fetch() == got_counts && again.fetch() == dlist.fetch(),
+                "the list depends on whether scores are written");
+          select.scores = ds.get();
+          select.lengths = dl.get();
+          must(select_cuda(s, select, nullptr), "select alone");
+          check(again_counts.fetch() == got_counts && again.fetch() == dlist.fetch(),
+                "two launches give another list");
         }
       }
     }
@@ -760,6 +931,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (std::string_view(argv[i]) == "--quick") {
       quick = true;
+    } else if (std::string_view(argv[i]) == "--recorded" && i + 1 < argc) {
+      recorded = argv[++i];
     } else {
       words.emplace_back(argv[i]);
     }
@@ -773,8 +946,10 @@ int main(int argc, char** argv) {
       {"attend odd contents", attend_odd_contents},
       {"attend installs", attend_installs},
       {"attend formats", attend_formats},
+      {"attend recorded", attend_recorded},
       {"quantize", quantize_bits},
       {"sparse step", sparse_step},
+      {"fused selection", fused_selection},
       {"long selection", long_selection},
       {"append and resolve", append_and_resolve},
       {"feedback", feedback_agrees},
