@@ -292,8 +292,10 @@ class TraceWriter:
         self._with_peak, self._with_qkv = with_peak, with_qkv
         self.steps = 0
         probe = dataclasses.replace(self._shape)
-        probe.mass = np.zeros((1, len(layer_ids), kv_heads, probe.pages_at(0)), np.uint8)
         try:
+            if not 1 <= page_tokens <= 1 << 24 or not 0 <= kv_heads <= 1 << 24 or not 0 <= prompt_tokens <= 1 << 31:
+                raise TraceError(f"page_tokens {page_tokens}, kv_heads {kv_heads}, prompt_tokens {prompt_tokens}")
+            probe.mass = np.broadcast_to(np.uint8(0), (1, len(layer_ids), kv_heads, probe.pages_at(0)))
             probe.validate()
         except TraceError as error:
             raise invalid(error.text, "out_of_range") from None

@@ -127,7 +127,8 @@ class _LehrLayer(DynamicLayer):
         self.cache.attend(self, query, out, scaling, soft_cap, window)
 
     def get_seq_length(self) -> int:
-        return self.cache.tokens_of(self.index)
+        # Of whole forwards: one that broke off never was, and the next asks before it begins.
+        return self.cache._tokens
 
     # LehrCache does these for all of its layers at once.
     def reset(self) -> None: ...
@@ -273,10 +274,6 @@ class LehrCache(Cache):
         self._thread = None
 
     # ---- what generate() and users ask of a cache
-
-    def tokens_of(self, index: int) -> int:
-        inside = self._step_tokens and index < self._appended
-        return self.step_start + self._step_tokens if inside else self._tokens
 
     def _others(self) -> list[Any]:
         return [layer for layer in self.layers if not isinstance(layer, _LehrLayer)]
