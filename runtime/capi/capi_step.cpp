@@ -105,15 +105,15 @@ lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parent
 
 lehr_status lehr_sequence_append(lehr_runtime runtime, const lehr_sequence* sequences,
                                  const uint64_t* tokens, size_t count, lehr_status* statuses) {
-  return each_sequence(runtime, sequences, count, statuses,
-                       [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
-                         LEHR_TRY(not_null(tokens, "tokens"));
-                         if (instance.contents) {
-                           return unsupported(
-                               "a runtime with contents gets its tokens by lehr_step_append");
-                         }
-                         return instance.step->append(id, tokens[i]);
-                       });
+  return each_sequence(
+      runtime, sequences, count, statuses,
+      [&](Instance& instance, runtime::SequenceId id, std::size_t i) -> Status {
+        LEHR_TRY(not_null(tokens, "tokens"));
+        if (instance.contents) {
+          return unsupported("a runtime with contents gets its tokens by lehr_step_append");
+        }
+        return instance.step->append(id, tokens[i]);
+      });
 }
 
 lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences,

@@ -110,9 +110,8 @@ Status open_step_level(Instance& instance) {
               tier_pages(config, instance.machine, instance.platform, page_bytes));
   const bool with_contents = config.step_contents == "kv";
   if (with_contents && instance.machine != MachineKind::kHost) {
-    return unsupported(
-        fmt::format("step.contents: \"kv\" needs machine = \"host\", found \"{}\"",
-                    config.top_machine));
+    return unsupported(fmt::format("step.contents: \"kv\" needs machine = \"host\", found \"{}\"",
+                                   config.top_machine));
   }
   std::unique_ptr<runtime::Machine> machine;
   runtime::HostMachine* keeper = nullptr;
