@@ -69,7 +69,8 @@ Status Annealer::load(const AnnealProblem& problem) {
     }
     if (!p.in_hbm) misses_[p.layer] += static_cast<double>(p.odds);
     (p.in_hbm ? inside_ : outside_)
-        .push_back({p.odds, p.layer, static_cast<std::uint16_t>(p.in_hbm), i});
+        .push_back({p.odds, p.layer, static_cast<std::uint8_t>(p.in_hbm),
+                    static_cast<std::uint8_t>(p.in_hbm || !p.crosses), i});
   }
   cost_.resize(misses_.size());
   for (std::size_t l = 0; l < misses_.size(); ++l) cost_[l] = problem.cost[l].at(misses_[l]);
@@ -82,7 +83,7 @@ double Annealer::change(const AnnealProblem& problem, const Entry& leaves,
   // A page that was in HBM and comes back has cost nothing; one that was brought in is not brought
   // now.
   const double moves =
-      problem.promotion * (static_cast<double>(leaves.in_hbm) - static_cast<double>(comes.in_hbm));
+      problem.promotion * (static_cast<double>(leaves.free) - static_cast<double>(comes.free));
   if (leaves.layer == comes.layer) {
     const double mean =
         misses_[leaves.layer] + static_cast<double>(leaves.odds) - static_cast<double>(comes.odds);
@@ -210,7 +211,7 @@ Status Annealer::run(const AnnealProblem& problem, const AnnealSchedule& schedul
   double after = 0;
   for (std::size_t l = 0; l < misses_.size(); ++l) after += problem.cost[l].at(misses_[l]);
   for (const Entry& e : inside_) {
-    if (e.in_hbm == 0) after += problem.promotion;
+    if (e.free == 0) after += problem.promotion;
   }
   if (after >= start) return {};
   result.after = after;

@@ -45,6 +45,7 @@ struct MarginalPage {
   std::uint16_t layer = 0;
   bool in_hbm = false;  ///< where the warm start puts it
   PageId page = kNoPage;
+  bool crosses = true;  ///< coming in takes a crossing; false: it is in HBM, about to leave
 };
 
 /// Which of the marginal pages HBM should hold through the coming step.
@@ -52,7 +53,7 @@ struct AnnealProblem {
   std::span<const MarginalPage> pages;
   std::span<const MissCost> cost;  ///< by layer
   std::span<const double> misses;  ///< by layer: expected of pages that are not marginal
-  Seconds promotion = 0;  ///< of link time that a page which is brought in takes from others
+  Seconds promotion = 0;  ///< of link time that a page which has to cross takes from others
 };
 
 struct AnnealSchedule {
@@ -88,7 +89,8 @@ class Annealer {
   struct Entry {
     float odds;
     std::uint16_t layer;
-    std::uint16_t in_hbm;  ///< at the start
+    std::uint8_t in_hbm;  ///< at the start
+    std::uint8_t free;    ///< needs no crossing to be in HBM
     std::uint32_t index;
   };
   struct Swap {

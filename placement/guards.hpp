@@ -17,7 +17,8 @@ struct GuardOptions {
   std::uint32_t rollback = 5;  ///< latest migrations that are undone if nobody has used them
   std::uint32_t hysteresis_steps = 16;  ///< within which a second crossing has to be paid for
   double pays = 2;                      ///< visits that pay for a second crossing
-  double thrash = 1.0;  ///< working set against HBM above which moves only push each other out
+  double thrash = 1.0;  ///< working set against HBM above which moves may push each other out
+  double useful = 0.5;  ///< share of the migrated pages that must be read for them not to do so
 };
 
 /// Stops migrations that do harm: when predictions are wrong, when the batch's working set does not
@@ -33,8 +34,13 @@ class MigrationGuard {
   bool may_cross(PageId page, Step now, double visits) const;
   /// A page was brought into HBM ahead of need.
   void crossed(PageId page, Step now);
-  /// A page was read. O(rollback).
-  void used(PageId page);
+  /// A page was read; true if that is what it was brought ahead of need for. O(1), then
+  /// O(rollback).
+  bool used(PageId page) {
+    if (page >= unread_.size() || unread_[page] == 0) return false;
+    read(page);
+    return true;
+  }
   /// A page ceased to exist.
   void forget(PageId page);
 
@@ -47,14 +53,21 @@ class MigrationGuard {
   /// One line for reports.
   const char* reason() const;
   std::uint32_t pauses() const { return pauses_; }
+  bool open() const { return state_ == State::kOpen; }
 
  private:
+  void read(PageId page);
+
   GuardOptions options_;
   State state_ = State::kOpen;
   Step resume_at_ = 0;
   std::uint32_t pauses_ = 0;
-  std::deque<PageId> unused_;        ///< the latest migrations that nobody has used
-  std::vector<Step> last_crossing_;  ///< by page, plus one; 0: never
+  std::deque<PageId> unused_;         ///< the latest migrations that nobody has used
+  std::vector<Step> last_crossing_;   ///< by page, plus one; 0: never
+  std::vector<std::uint8_t> unread_;  ///< by page: not read since it crossed
+  double migrated_ = 0;               ///< lately
+  double migrated_before_ = 0;        ///< as of the step before: those had a step to be read in
+  double useful_ = 0;                 ///< of them read
 };
 
 }  // namespace lehr::placement

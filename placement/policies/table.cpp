@@ -12,55 +12,53 @@ constexpr std::array kParameters{
     ParameterInfo{"order", "weight of the order of ticks against the steps until a page is wanted",
                   0.35, 0, 4},
     ParameterInfo{"prefetch", "least odds of a page that is promoted ahead of need; 1: none is",
-                  0.01, 0.001, 1},
-    ParameterInfo{"stream",
-                  "odds above which pages that the idle link can bring back count the same", 0.7,
-                  0.01, 1},
+                  0.003, 0.001, 1},
     ParameterInfo{"lead",
-                  "how much a layer ahead counts against one that has passed, for promotions", 0.35,
+                  "how much a layer ahead counts against one that has passed, for promotions", 0.1,
                   0, 4},
-    ParameterInfo{"urgent", "1: bursts of misses take promotions along where that is cheap", 1, 0,
-                  1},
+    ParameterInfo{"gain",
+                  "what a burst that takes promotions along must save, against what they add to it",
+                  1, 0.01, 100},
+    ParameterInfo{"ahead", "layers ahead that a burst of misses fetches for; 0: none", 6, 0, 256},
     ParameterInfo{"fill", "1: a miss that is kept is kept as it is read; 0: it crosses once more",
                   1, 0, 1},
     ParameterInfo{"budget",
                   "1: promotions under way are limited to what the link brings; 0: they are not", 1,
                   0, 1},
-    ParameterInfo{"price",
-                  "quarter powers of the price of a miss in its layer that a page's odds take", 0,
-                  0, 4},
+    ParameterInfo{"guards", "1: promotions stop while predictions are wrong or HBM thrashes", 1, 0,
+                  1},
 };
 
-constexpr std::uint32_t kLongestBurst = 64;
-constexpr double kUnknown = -1e6;   ///< key of pages of which nothing is known, below all others
-constexpr double kMinimumGain = 2;  ///< of an urgent promotion, against its cost
+constexpr std::uint32_t kLongestBurst = 128;
+constexpr double kUnknown = -1e6;  ///< key of pages of which nothing is known, below all others
+constexpr double kDoubt = 8;       ///< pages that have to be promoted before what came of it counts
+constexpr double kLately = 0.97;
+constexpr double kLeavesFirst = -1e12;
+constexpr double kSlack = 1.0 / 8;  ///< by how much hidden time may change before costs follow
 
 }  // namespace
 
 std::span<const ParameterInfo> table_parameters() { return kParameters; }
 
 Table::Table(const Parameters& p)
-    : order_(p.at("order")),
+    : guarded_(p.at("guards") != 0),
+      order_(p.at("order")),
       least_odds_(p.at("prefetch")),
-      least_star_(p.at("stream")),
       lead_(p.at("lead")),
-      price_(static_cast<int>(p.at("price"))),
+      gain_(p.at("gain")),
+      ahead_(static_cast<std::uint32_t>(p.at("ahead"))),
       fill_(p.at("fill") != 0),
-      budget_(p.at("budget") != 0),
-      urgent_(p.at("urgent") != 0) {}
+      budget_(p.at("budget") != 0) {}
 
 void Table::begin(const PolicyContext& context) {
   context_ = context;
   layers_ = std::max(1U, context.layers);
-  misses_.assign(layers_, 0);
-  last_misses_.assign(layers_, 0);
+  expected_.assign(layers_, 0);
   candidates_.assign(layers_, {});
-  weight_.assign(layers_, 1);
   burst_.assign(1, 0);
   const Platform* platform = context.platform;
   const LinkId up = platform != nullptr ? platform->link(platform->home, kHbm) : kNoLink;
   if (up == kNoLink) {  // nothing to weigh, and nothing to promote over
-    price_ = 0;
     least_odds_ = 1;
     return;
   }
@@ -86,7 +84,10 @@ void Table::add_pages(std::span<const PageId> pages, std::span<const Tick> /*fir
 }
 
 void Table::remove_pages(std::span<const PageId> pages) {
-  for (const PageId p : pages) keys_.erase(p);
+  for (const PageId p : pages) {
+    keys_.erase(p);
+    guard_.forget(p);
+  }
 }
 
 double Table::key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const {
@@ -94,8 +95,9 @@ double Table::key_of(PageId page, Step step, std::uint32_t layer, const LayerVie
   const double context = sequence < distance_.size() ? distance_[sequence] : 0;
   const double to_tail = std::max(0.0, context - view.pages.position[page]);
   const double gap = std::min<std::uint32_t>(this->gap(page, step), 100000);
-  const double odds = std::min<double>(odds_of(page, view), star_) * weight_[layer];
-  const double soon = std::min(odds, 1.0) + 0.06 / (2 + gap) + 0.01 / (4 + to_tail) + 1e-4;
+  double odds = static_cast<double>(odds_of(page, view));
+  if (sequence < weight_stride_) odds *= weight_[layer * weight_stride_ + sequence];
+  const double soon = std::min(odds, 1.0) + 0.12 / (2 + gap) + 0.01 / (4 + to_tail) + 1e-4;
   const double now = step + static_cast<double>(layer) / layers_;
   return -(order_ * now + 1 / soon);
 }
@@ -104,51 +106,85 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   const bool new_step = !started_ || view.step != step_;
   started_ = true;
   step_ = view.step;
-  if (new_step) weigh_layers();
+  if (new_step) weigh_misses(view);
   forget(view.filled);
-  for (const PageId p : view.selected) last_read_[p] = view.step;
+  for (const PageId p : view.selected) {
+    last_read_[p] = view.step;
+    if (guard_.used(p)) delivered_ += 1;
+  }
   keys_.rewind();
   collect_arrivals(view);
   for (const PageId p : view.filled) {
     if (view.pages.in_hbm(p)) keys_.set(p, kUnknown);
   }
+  if (new_step) check_prediction(view);
   rekey(view);
-  if (new_step) {
-    plan_step(view);
-    step_reads_ = 0;
+  for (const PageId p : undo_) {
+    if (keys_.contains(p) && view.pages.evictable(p)) keys_.set(p, kLeavesFirst);
   }
+  undo_.clear();
+  note_layer(view);
+  if (new_step) plan_step(view);
   step_reads_ += view.selected.size();
-  last_misses_[view.layer] = static_cast<std::uint32_t>(view.missed.size());
+  const auto missed = static_cast<double>(view.missed.size());
+  misses_step_ += missed;
+  if (!cost_.empty()) taken_ += cost_[0].at(missed);
 
   std::uint32_t free = view.free_slots;
   while (free < view.must_free && make_room(HUGE_VAL, view, plan)) ++free;
   free = free > view.must_free ? free - view.must_free : 0;
   install_misses(view, free, plan);
   promote(view, free, plan);
-  if (link_busy_ && urgent_) fill_burst(view, plan);
+  if (link_busy_) fill_burst(view, plan);
   for (const Wanted& w : installed_) keys_.set(w.page, w.key);
   installed_.clear();
 }
 
-/// Where the first miss of a layer costs much and further ones little, or the other way about, a
-/// page is worth what its layer pays.
-void Table::weigh_layers() {
-  if (price_ == 0) return;
-  double sum = 0;
-  for (std::uint32_t l = 0; l < layers_; ++l) sum += weight_[l] = cost_[0].price(misses_[l]);
-  if (!(sum > 0)) {
-    weight_.assign(layers_, 1);
-    return;
+/// What the layers' other work hides is free, and costs follow it.
+void Table::weigh_misses(const LayerView& view) {
+  if (cost_.empty()) return;
+  const Platform& platform = *context_.platform;
+  const Bytes hidden = view.from_tier[platform.home].hidden_bytes;
+  const LinkLoad load{hidden, static_cast<std::uint32_t>(hidden / context_.page_bytes)};
+  const Link& up = platform.links[platform.link(platform.home, kHbm)];
+  const Seconds beside = hidden >= context_.page_bytes ? link_time(up, load) : 0;
+  if (std::abs(beside - beside_) > kSlack * beside_) {
+    beside_ = beside;
+    cost_[0] = MissCost(platform, context_.page_bytes, beside);
+    for (std::uint32_t n = 0; n < burst_.size(); ++n) {
+      burst_[n] = std::max(beside, link_time(up, {context_.page_bytes * n, n}));
+    }
   }
-  for (double& w : weight_) {
-    const double relative = std::clamp(w * layers_ / sum, 0.25, 4.0);
-    w = 1;
-    for (int i = 0; i < price_; ++i) w *= std::sqrt(std::sqrt(relative));
+}
+
+/// Was the last step's time as foretold? What was promoted for nothing leaves again if it was not.
+void Table::check_prediction(const LayerView& view) {
+  if (!guarded_ || cost_.empty() || view.odds.empty()) return;
+  const Seconds control = context_.platform->control_per_layer * layers_;
+  if (predicted_ > 0 && taken_ > 0) {
+    guard_.step_ended(view.step, predicted_, taken_ + control, step_reads_, view.capacity, undo_);
   }
+  // Recalibration: expected misses against those that came.
+  if (expected_step_ > 0) {
+    const double seen = std::clamp(misses_step_ / expected_step_, 0.1, 10.0);
+    bias_ += (seen - bias_) / 8;
+  }
+  predicted_ = control;
+  expected_step_ = 0;
+  for (const double misses : expected_) {
+    expected_step_ += misses;
+    predicted_ += cost_[0].at(bias_ * misses);
+  }
+  taken_ = 0;
+  misses_step_ = 0;
+  step_reads_ = 0;
+  promised_ *= kLately;
+  delivered_ *= kLately;
 }
 
 void Table::rekey(const LayerView& view) {
   wanted_.clear();
+  double outside = 0;
   for (const GroupView& group : view.groups) {
     if (group.sequence >= distance_.size()) distance_.resize(group.sequence + 1, 0);
     distance_[group.sequence] = static_cast<double>(group.blocks.size());
@@ -158,11 +194,16 @@ void Table::rekey(const LayerView& view) {
       const PageId p = group.page(i);
       if (keys_.contains(p)) {
         keys_.set(p, key_of(p, view.step, view.layer, view));
-      } else if (odds_of(p, view) >= least_odds_) {
-        wanted_.push_back({key_of(p, view.step, view.layer, view), p, odds_of(p, view)});
+        continue;
+      }
+      const float odds = odds_of(p, view);
+      outside += static_cast<double>(odds);
+      if (odds >= least_odds_) {
+        wanted_.push_back({key_of(p, view.step, view.layer, view), p, odds});
       }
     }
   }
+  expected_[view.layer] = outside;
   if (least_odds_ >= 1) return;
   std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
     return a.key != b.key ? a.key < b.key : a.page > b.page;
@@ -180,6 +221,7 @@ bool Table::make_room(double key, const LayerView& view, LayerPlan& plan) {
   const PageId v = keys_.lowest(view.pages.guard);
   if (v == kNoPage || keys_.key(v) >= key) return false;
   keys_.erase(v);
+  expected_[view.pages.layer[v]] += static_cast<double>(odds_of(v, view));
   plan.drop.push_back(v);
   return true;
 }
@@ -203,6 +245,7 @@ void Table::install_misses(const LayerView& view, std::uint32_t& free, LayerPlan
     } else {
       plan.promote.push_back({w.page, true});
     }
+    expect_less(view.layer, w.odds);
     installed_.push_back(w);
   }
 }
@@ -211,16 +254,6 @@ void Table::install_misses(const LayerView& view, std::uint32_t& free, LayerPlan
 /// is not known, it shows.
 void Table::collect_arrivals(const LayerView& view) {
   if (least_odds_ >= 1) return;
-  misses_[view.layer] += (static_cast<double>(view.missed.size()) - misses_[view.layer]) / 8;
-  double best = least_star_;
-  const std::vector<Wanted>& left = candidates_[view.layer];
-  for (auto it = left.rbegin(); it != left.rend(); ++it) {
-    if (view.pages.in_hbm(it->page)) continue;
-    best = std::max<double>(best, static_cast<double>(it->odds));
-    break;
-  }
-  star_ += (std::min(1.0, best) - star_) / 32;
-
   for (const Wanted& w : urgent_pending_) {
     if (view.pages.in_hbm(w.page) && !keys_.contains(w.page)) keys_.set(w.page, w.key);
   }
@@ -250,13 +283,13 @@ void Table::collect_arrivals(const LayerView& view) {
 
 /// Pages of the next layers that are likely to be read, for pages that are wanted later.
 void Table::promote(const LayerView& view, std::uint32_t free, LayerPlan& plan) {
-  if (least_odds_ >= 1) return;
+  if (least_odds_ >= 1 || (guarded_ && !guard_.open())) return;
   for (std::uint32_t ahead = 2; ahead + 1 < layers_; ++ahead) {
     std::vector<Wanted>& list = candidates_[(view.layer + ahead) % layers_];
     while (!list.empty()) {
       if (pending_.size() >= depth_) return;
       const Wanted w = list.back();
-      if (outside(w, view.pages)) {
+      if (outside(w, view.pages) && may_promote(w, view.step)) {
         if (free > 0) {
           --free;
         } else if (!make_room(w.key, view, plan)) {
@@ -264,31 +297,59 @@ void Table::promote(const LayerView& view, std::uint32_t free, LayerPlan& plan) 
         }
         plan.promote.push_back({w.page, false});
         pending_.push_back(w.page);
+        guard_.crossed(w.page, view.step);
+        promised_ += static_cast<double>(w.odds);
       }
       list.pop_back();
     }
   }
 }
 
-/// A burst of few pages takes hardly longer with a few more: pages that would be missed in layers
-/// of few misses come along.
+/// How many of a layer's likely pages a burst of `n` misses should take along: few may save
+/// nothing where more would save the layer its own burst.
+std::size_t Table::worth_fetching(std::uint32_t layer, std::size_t n, const LayerView& view) const {
+  const std::vector<Wanted>& list = candidates_[layer];
+  const double expected = bias_ * expected_[layer];
+  const Seconds now = cost_[0].at(expected);
+  // Odds of promoted pages have promised more than came, or less.
+  const double trust = std::clamp((delivered_ + kDoubt) / (promised_ + kDoubt), 0.1, 1.0);
+  Seconds best = 0;
+  double odds = 0;
+  std::size_t count = 0;
+  std::size_t take = 0;
+  for (auto it = list.rbegin(); it != list.rend() && n + count + 1 < burst_.size(); ++it) {
+    if (!outside(*it, view.pages)) continue;
+    ++count;
+    odds += trust * static_cast<double>(it->odds);
+    const Seconds saved =
+        now - cost_[0].at(std::max(0.0, expected - odds)) - gain_ * (burst_[n + count] - burst_[n]);
+    if (saved <= best) continue;
+    best = saved;
+    take = count;
+  }
+  return take;
+}
+
+/// A burst of few pages takes hardly longer with a few more: pages that would be missed in the next
+/// layers come along.
 void Table::fill_burst(const LayerView& view, LayerPlan& plan) {
   std::size_t n = view.missed.size();
-  if (n == 0) return;
-  for (std::uint32_t ahead = 1; ahead < layers_; ++ahead) {
+  if (n == 0 || (guarded_ && !guard_.open())) return;
+  const std::uint32_t last = std::min(ahead_, layers_ - 1);
+  for (std::uint32_t ahead = 1; ahead <= last; ++ahead) {
     const std::uint32_t layer = (view.layer + ahead) % layers_;
     std::vector<Wanted>& list = candidates_[layer];
-    const double price = cost_[0].price(misses_[layer]);
-    while (!list.empty() && n + 1 < burst_.size()) {
+    for (std::size_t take = worth_fetching(layer, n, view); take > 0; list.pop_back()) {
       const Wanted w = list.back();
-      if (outside(w, view.pages)) {
-        if (static_cast<double>(w.odds) * price < kMinimumGain * (burst_[n + 1] - burst_[n])) break;
-        if (!make_room(w.key, view, plan)) break;
-        plan.promote.push_back({w.page, true});
-        urgent_pending_.push_back(w);
-        ++n;
-      }
-      list.pop_back();
+      if (!outside(w, view.pages)) continue;
+      if (!make_room(w.key, view, plan)) break;
+      plan.promote.push_back({w.page, true});
+      guard_.crossed(w.page, view.step);
+      promised_ += static_cast<double>(w.odds);
+      urgent_pending_.push_back(w);
+      expect_less(layer, w.odds);
+      ++n;
+      --take;
     }
   }
 }

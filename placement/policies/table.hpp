@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "placement/anneal.hpp"
+#include "placement/guards.hpp"
 #include "placement/lowest_keys.hpp"
 #include "placement/policy.hpp"
 
@@ -29,14 +30,18 @@ class Table : public Policy {
   void decide(const LayerView& view, LayerPlan& plan) override;
 
  protected:
+  static constexpr double kStepsAhead = 8;  ///< for which a page's odds are taken to hold
+
   struct Wanted {
     double key;
     PageId page;
     float odds;
   };
 
-  /// Once a step, when the first layer's pages have their new keys: may change keys and candidates.
+  /// Once a step, when its first layer's pages have their new keys.
   virtual void plan_step(const LayerView& /*view*/) {}
+  /// After a layer's pages have their new keys.
+  virtual void note_layer(const LayerView& /*view*/) {}
 
   double key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const;
   static float odds_of(PageId page, const LayerView& view) {
@@ -44,50 +49,68 @@ class Table : public Policy {
   }
   /// Steps since the last read; 0 if read in `now`. Large if never read.
   std::uint32_t gap(PageId page, Step now) const { return now - last_read_[page]; }
+  bool outside(const Wanted& w, const PageColumns& columns) const;
+  bool may_promote(const Wanted& w, Step step) const {
+    return !guarded_ || guard_.may_cross(w.page, step, kStepsAhead * static_cast<double>(w.odds));
+  }
 
   PolicyContext context_;
   std::uint32_t layers_ = 1;
   LowestKeys keys_;  ///< of all pages in HBM
   std::vector<std::vector<Wanted>>
-      candidates_;                          ///< by layer: likely pages outside, the likeliest last
-  std::vector<double> misses_;              ///< by layer: recent mean
-  std::vector<MissCost> cost_;              ///< one: of any layer, nothing being hidden
-  std::vector<std::uint32_t> last_misses_;  ///< by layer: in the step before, or this one
-  std::uint64_t step_reads_ = 0;            ///< pages read since the step began, but tails
-  bool link_busy_ = false;                  ///< background promotions do not get through
+      candidates_;                ///< by layer: likely pages outside, the likeliest last
+  std::vector<double> expected_;  ///< by layer: misses of its next run
+  std::vector<MissCost> cost_;    ///< one, of any layer
+  MigrationGuard guard_;
+  Seconds predicted_ = 0;  ///< of the step under way
+  /// What odds are worth, by layer and sequence number; empty: all the same.
+  std::vector<double> weight_;
+  std::uint32_t weight_stride_ = 0;  ///< sequences a layer
+  bool link_busy_ = false;           ///< background promotions do not get through
 
  private:
   static constexpr Step kNeverRead = Step{0} - (Step{1} << 30);
 
   void forget(std::span<const PageId> pages);
-  void weigh_layers();
+  void check_prediction(const LayerView& view);
+  void weigh_misses(const LayerView& view);
   void rekey(const LayerView& view);
   void install_misses(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
   void collect_arrivals(const LayerView& view);
   void promote(const LayerView& view, std::uint32_t free, LayerPlan& plan);
+  std::size_t worth_fetching(std::uint32_t layer, std::size_t n, const LayerView& view) const;
   void fill_burst(const LayerView& view, LayerPlan& plan);
-  bool outside(const Wanted& w, const PageColumns& columns) const;
+  void expect_less(std::uint32_t layer, float odds) {
+    expected_[layer] = std::max(0.0, expected_[layer] - static_cast<double>(odds));
+  }
   bool make_room(double key, const LayerView& view, LayerPlan& plan);
 
+  bool guarded_;
   double order_;
   double least_odds_;
-  double least_star_;
   double lead_;
-  int price_;
+  double gain_;
+  std::uint32_t ahead_;
   bool fill_;
   bool budget_;
-  bool urgent_;
 
   std::vector<Step> last_read_;  ///< by page
   Step step_ = 0;
   bool started_ = false;
-  double star_ = 1;                     ///< odds of what the link could not bring in time, smoothed
+  Seconds taken_ = 0;                   ///< by the step's layers so far, as far as misses make it
+  double misses_step_ = 0;              ///< of the step so far
+  double expected_step_ = 0;            ///< of it when it began
+  double bias_ = 1;                     ///< misses that come for each expected one
+  std::uint64_t step_reads_ = 0;        ///< pages read since it began, but tails
+  double promised_ = 0;                 ///< reads of promoted pages, by their odds, lately
+  double delivered_ = 0;                ///< and those that came
   std::uint32_t depth_ = 1;             ///< background promotions that may be on their way
   std::vector<PageId> pending_;         ///< those
   std::vector<Wanted> urgent_pending_;  ///< urgent ones of the layer before
-  std::vector<double> weight_;          ///< by layer: price of a miss against the mean
-  std::vector<double> burst_;           ///< seconds that n pages take together
+  Seconds beside_ = 0;                  ///< of a layer, in which crossings are hidden
+  std::vector<double> burst_;           ///< seconds that a layer takes with n crossings
   std::vector<double> distance_;        ///< by sequence: pages of its context
+  std::vector<PageId> undo_;            ///< promotions to be given up
   std::vector<Wanted> wanted_;
   std::vector<Wanted> installed_;
 };

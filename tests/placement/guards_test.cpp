@@ -71,17 +71,43 @@ TEST_CASE("Times that are no numbers count as wrong") {
   CHECK(guard.state() == State::kRecalibrating);
 }
 
-TEST_CASE("A working set larger than HBM stops promotions and says so; one that fits does not") {
-  MigrationGuard guard;
+/// Ten pages migrate in each of two steps, and `read` of the first ten are read in the second.
+MigrationGuard after_two_steps(PageId read, std::uint64_t working_set, double useful = 0.5) {
+  GuardOptions options;
+  options.useful = useful;
+  MigrationGuard guard(options);
   std::vector<PageId> undo;
-  guard.step_ended(0, 1, 1, 10, 10, undo);
-  CHECK(guard.may_cross(1, 0, 1));
-  guard.step_ended(1, 1, 1, 11, 10, undo);
+  for (PageId p = 0; p < 10; ++p) guard.crossed(p, 0);
+  guard.step_ended(0, 1, 1, working_set, 10, undo);
+  CHECK(guard.open());  // nothing is known yet
+  for (PageId p = 0; p < read; ++p) guard.used(p);
+  for (PageId p = 10; p < 20; ++p) guard.crossed(p, 1);
+  guard.step_ended(1, 1, 1, working_set, 10, undo);
+  return guard;
+}
+
+TEST_CASE("Migrations that leave unread while the working set exceeds HBM stop, and it is said") {
+  const MigrationGuard guard = after_two_steps(4, 11);
   CHECK(guard.state() == State::kThrashing);
-  CHECK_FALSE(guard.may_cross(1, 1, 1));
+  CHECK_FALSE(guard.may_cross(100, 1, 100));
   CHECK(std::string(guard.reason()).find("HBM holds") != std::string::npos);
+  CHECK(after_two_steps(4, 10).open());       // the working set fits
+  CHECK(after_two_steps(6, 11).open());       // they are read: streaming, not thrashing
+  CHECK(after_two_steps(4, 11, 0.0).open());  // control: the guard switched off
+}
+
+TEST_CASE("Thrashing ends with the working set, or is tried again after the pause") {
+  std::vector<PageId> undo;
+  MigrationGuard guard = after_two_steps(0, 11);
   guard.step_ended(2, 1, 1, 9, 10, undo);
-  CHECK(guard.may_cross(1, 2, 1));
+  CHECK(guard.open());
+  guard = after_two_steps(0, 11);
+  for (Step s = 2; s < 9; ++s) {
+    guard.step_ended(s, 1, 1, 11, 10, undo);
+    CHECK_FALSE(guard.open());
+  }
+  guard.step_ended(9, 1, 1, 11, 10, undo);
+  CHECK(guard.open());
 }
 
 TEST_CASE("No page crosses twice within the window unless its visits pay for it") {

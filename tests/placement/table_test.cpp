@@ -90,5 +90,15 @@ TEST_CASE("Without proposals sa is table") {
   CHECK(world.play("sa", {{"proposals", 0}}).plan_digest == world.play("table").plan_digest);
 }
 
+TEST_CASE("Annealed shares are another plan than table's, and another for another time box") {
+  const test::PolicyWorld world(tight());
+  const auto table = world.play("table");
+  const auto sa = world.play("sa", {{"box", 100}});
+  REQUIRE(sa.broken.empty());
+  CHECK(sa.plan_digest != table.plan_digest);
+  CHECK(sa.plan_digest == world.play("sa", {{"box", 100}}).plan_digest);
+  CHECK(world.play("sa", {{"box", 0}}).plan_digest == table.plan_digest);  // control: no time
+}
+
 }  // namespace
 }  // namespace lehr::placement
