@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/quantity.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -112,7 +114,10 @@ Result<Bytes> Capacity::resolve(Bytes total, Bytes page_bytes) const {
       break;
   }
   if (total == 0) return invalid("a share was given, but the total it refers to is unknown");
-  const double bytes = share * static_cast<double>(total);
+  // 29 % of 100 pages are 29, though 0.29 is a little less as a binary fraction.
+  constexpr double kRounding = 1 + 4 * std::numeric_limits<double>::epsilon();
+  const double bytes =
+      std::min(share * static_cast<double>(total) * kRounding, static_cast<double>(total));
   if (page_bytes == 0) return static_cast<Bytes>(bytes);
   return static_cast<Bytes>(bytes / static_cast<double>(page_bytes)) * page_bytes;
 }

@@ -73,11 +73,85 @@ std::string position(const std::string& file, const toml::source_region& source)
   return fmt::format("{}:{}:{}", file, source.begin.line, source.begin.column);
 }
 
+/// Walks over the text outside of strings and comments, to know how deep keys and brackets nest
+/// before anything is built: the parser bounds brackets only, and a document as deep as a key with
+/// 100,000 dots could not be destroyed without as many stack frames.
+class NestingCheck {
+ public:
+  explicit NestingCheck(std::string_view text) : text_(text) {}
+
+  /// The line (from 1) at which it nests too deep, or 0.
+  std::size_t too_deep() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '\'') {
+        skip_string(c);
+        continue;
+      }
+      if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+        continue;
+      }
+      ++at_;
+      if (c == '.') {
+        ++dots_;
+      } else if (std::string_view("\n=,[]{}").find(c) != std::string_view::npos) {
+        dots_ = 0;
+      }
+      if (c == '[' || c == '{') ++open_;
+      if ((c == ']' || c == '}') && open_ > 0) --open_;
+      if (c == '\n') ++line_;
+      if (dots_ > kMostDots || open_ > kMostOpen) return line_;
+    }
+    return 0;
+  }
+
+ private:
+  static constexpr std::size_t kMostDots = 8;
+  static constexpr std::size_t kMostOpen = 16;
+
+  bool at_triple(char quote) const {
+    return text_.size() - at_ >= 3 && text_[at_] == quote && text_[at_ + 1] == quote &&
+           text_[at_ + 2] == quote;
+  }
+
+  void skip_string(char quote) {
+    const bool triple = at_triple(quote);
+    at_ += triple ? 3 : 1;
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '\n') {
+        if (!triple) return;  // not TOML: the parser will say so, here
+        ++line_;
+      } else if (c == '\\' && quote == '"') {
+        if (at_ + 1 < text_.size() && text_[at_ + 1] != '\n') ++at_;
+      } else if (c == quote && !triple) {
+        ++at_;
+        return;
+      } else if (triple && at_triple(quote)) {
+        at_ += 3;
+        for (int more = 0; more < 2 && at_ < text_.size() && text_[at_] == quote; ++more) ++at_;
+        return;
+      }
+    }
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::size_t line_ = 1;
+  std::size_t dots_ = 0;
+  std::size_t open_ = 0;
+};
+
 }  // namespace
 
 Result<TomlTable> parse_toml(std::string_view text, std::string_view file) {
   if (text.size() > kMostText) {
     return invalid(fmt::format("{}: {} bytes, expected at most {}", file, text.size(), kMostText));
+  }
+  if (const std::size_t line = NestingCheck(text).too_deep(); line != 0) {
+    return invalid(
+        fmt::format("{}:{}: keys or brackets nest deeper than any known ones", file, line));
   }
   toml::parse_result parsed = toml::parse(text, std::string(file));
   if (!parsed) {

@@ -164,6 +164,10 @@ Status read_line(std::string_view line, Request& request, std::vector<std::uint6
   if (line.size() > kMaxLine) {
     return corrupt(fmt::format("{} bytes, longer than {}", line.size(), kMaxLine));
   }
+  // The parser would take a zero byte for the end of its input, and not look at what follows.
+  if (const std::size_t zero = line.find('\0'); zero != std::string_view::npos) {
+    return corrupt(fmt::format("column {}: a zero byte, expected JSON", zero + 1));
+  }
   request.first_block = ids.size();
   LineReader reader(request, ids);
   if (!nlohmann::json::sax_parse(line.begin(), line.end(), &reader)) return corrupt(reader.problem);

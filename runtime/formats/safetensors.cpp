@@ -285,6 +285,10 @@ Result<Safetensors> parse(std::span<const std::byte> bytes) {
   if (header.empty() || header.front() != '{') {
     return corrupt("byte 8: expected '{', the start of a safetensors header");
   }
+  // The parser would take a zero byte for the end of its input, and not look at what follows.
+  if (const std::size_t zero = header.find('\0'); zero != std::string_view::npos) {
+    return corrupt(fmt::format("byte {}: a zero byte, expected JSON", kLengthField + zero));
+  }
   HeaderReader reader;
   if (!nlohmann::json::sax_parse(header.begin(), header.end(), &reader)) {
     return corrupt(reader.problem);
