@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LehrCache and the recorder with tiny random models of transformers. Run by tools/check-engines."""
 import copy
+import json
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from transformers.cache_utils import DynamicCache  # noqa: E402
 import lehr  # noqa: E402
 import lehr.hf  # noqa: E402
 from lehr.hf.recorder import Sampling, cache_keyword, page_shares  # noqa: E402
+from conftest import ROOT  # noqa: E402
 from model_fixtures import gemma2, generate, llama, model, prompt  # noqa: E402, F401
 
 PAGES = dict(max_tokens=256, page_tokens=8)
@@ -387,3 +389,14 @@ def test_the_command_says_what_is_wrong(tmp_path):
                               capture_output=True, text=True)
         assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["p.txt"]
+
+
+def test_the_bench_of_caches_runs(tmp_path):
+    bench = ROOT / "tools" / "python" / "engines_bench.py"
+    out = tmp_path / "b.json"
+    done = subprocess.run([sys.executable, str(bench), "--tiny", "--device", "cpu", "--batches", "2", "--steps", "4",
+                           "--json", str(out)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads(out.read_text())["results"]["2"]["runs"]
+    assert set(runs) >= {"DynamicCache", "LehrCache, dense, all in HBM", "LehrCache, topk:30%, HBM 25%"}
+    assert all(run["step_s"] > 0 for rows in runs.values() for run in rows)

@@ -70,3 +70,14 @@ def test_a_recorded_trace_agrees_with_the_eager_softmax(real, ids, tmp_path):
     assert np.abs(trace.shares().sum(-1) - 1).max() < 0.1
     report = lehr.compare(trace, policies=["lru", "lfu"], hbm="25%", warmup=2)
     assert len(report["cells"][0]["policies"]) == 2
+
+
+def test_quality_is_measured_on_the_same_tokens(real):
+    from lehr.hf import quality
+
+    rows, itself = quality.measure(*real, context=40, scored=6, depths=[50], facts=1)
+    dense = rows[0]
+    assert [row.rule for row in rows] == [name for name, _, _ in quality.RULES]
+    assert abs(dense.nll - itself.nll) < 1e-2 and dense.read == dense.dense_read > 0
+    assert all(row.asked == 1 and row.scored == 6 and row.read <= row.dense_read for row in rows)
+    assert rows[3].read <= rows[2].read <= dense.read

@@ -61,13 +61,13 @@ def _record(a: argparse.Namespace) -> None:
 def _plot(a: argparse.Namespace) -> None:
     from . import plot
 
-    print(plot.to_file(a.what, a.trace, a.out, a.hbm))
+    print(plot.to_file(a.what, a.trace, a.out, a.hbm, a.policies))
 
 
 def _quality(a: argparse.Namespace) -> None:
     from .hf import quality
 
-    quality.main(a.model, a.context, a.scored, a.depths, a.json)
+    quality.main(a.model, a.context, a.scored, a.depths, a.facts, a.json)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("trace")
     p.add_argument("out", help="OUT.png, .svg or .pdf")
     p.add_argument("--hbm", nargs="+", default=["10%", "25%", "50%"], help="of policies")
+    p.add_argument("--policies", nargs="+", help="of policies: only these, default: all")
     p.set_defaults(run=_plot)
 
     p = commands.add_parser("quality", help="perplexity and recall of a model under sparse selection",
@@ -112,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--context", type=int, default=1280, help="tokens before the scored ones, and of a haystack")
     p.add_argument("--scored", type=int, default=192, help="tokens that perplexity is taken over")
     p.add_argument("--depths", type=numbers, default=[0, 25, 50, 75, 100], help="of the planted facts, in percent")
+    p.add_argument("--facts", type=int, default=2, help="planted at each depth")
     p.add_argument("--json", help="write the figures here, too")
     p.set_defaults(run=_quality)
     return parser

@@ -71,9 +71,12 @@ def series_of(report: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
     return out
 
 
-def to_file(what: str, path: str, out: str, hbm: Sequence[str]) -> str:
+def to_file(what: str, path: str, out: str, hbm: Sequence[str], names: Sequence[str] | None = None) -> str:
     pyplot = _pyplot()
-    axes = mass(Trace.open(path)) if what == "mass" else policies(compare(path, hbm=list(hbm)))
+    if what == "mass":
+        axes = mass(Trace.open(path))
+    else:
+        axes = policies(compare(path, hbm=list(hbm), policies=list(names) if names else None))
     axes.figure.savefig(out, dpi=150)
     pyplot.close(axes.figure)
     return out

@@ -101,7 +101,7 @@ def _question(tokenizer: PreTrainedTokenizerBase, filler: Sequence[int], depth: 
 
 
 def _recall(bench: _Bench, tokenizer: PreTrainedTokenizerBase, rows: Sequence[tuple[Row, str]], text: Sequence[int],
-            depths: Sequence[int], facts: int, context: int, answer: int = 12) -> None:
+            depths: Sequence[int], facts: int, context: int, answer: int = 8) -> None:
     for depth in depths:
         for number in range(facts):
             start = (number * len(depths) + depths.index(depth)) * context
@@ -110,7 +110,7 @@ def _recall(bench: _Bench, tokenizer: PreTrainedTokenizerBase, rows: Sequence[tu
             logits = bench.forward(ids, first)
             for row, select in rows:
                 cache, token, said = first.fork(select), int(logits.argmax()), []
-                for _ in range(answer):
+                while len(said) < answer and secret not in tokenizer.decode(said):
                     said.append(token)
                     token = int(bench.forward([token], cache).argmax())
                 row.asked += 1
@@ -158,9 +158,10 @@ def table(rows: Sequence[Row], itself: Row) -> str:
     return "\n".join(lines)
 
 
-def main(model: str, context: int, scored: int, depths: Sequence[int], to: str | None = None) -> None:
+def main(model: str, context: int, scored: int, depths: Sequence[int], facts: int = 2,
+         to: str | None = None) -> None:
     print(", ".join(f"{k} {v}" for k, v in versions().items()))
-    rows, itself = measure(load(model), load_tokenizer(model), context, scored, depths)
+    rows, itself = measure(load(model), load_tokenizer(model), context, scored, depths, facts)
     print(f"{context} tokens before {scored} scored ones; facts at depths of {', '.join(map(str, depths))} % of "
           f"{context} tokens")
     print(table(rows, itself))
