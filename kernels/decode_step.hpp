@@ -105,6 +105,9 @@ Status move_lists_cuda(const StepShape& shape, const StepBuffers& buffers, std::
 Status read_bytes_cuda(const void* from, std::uint64_t bytes, std::uint32_t* sink,
                        LayerStamps* stamps, void* stream);
 
+/// Writes the time to `stamp`.
+Status stamp_cuda(std::uint64_t* stamp, void* stream);
+
 /// Makes pages anywhere the device can write.
 Status make_pages_cuda(const StepShape& shape, const PageSource& source, const PageContents* pages,
                        std::uint32_t count, void* stream);

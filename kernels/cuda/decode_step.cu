@@ -210,6 +210,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) raise(&stamps->weights_end, now_ns());
 }
 
+__global__ void stamp_kernel(std::uint64_t* stamp) { *stamp = now_ns(); }
+
 __global__ void make_kernel(StepShape shape, PageSource source, const PageContents* pages,
                             std::uint32_t count) {
   for (std::uint32_t i = blockIdx.x; i < count; i += gridDim.x)
@@ -308,10 +310,19 @@ Status read_bytes_cuda(const void* from, std::uint64_t bytes, std::uint32_t* sin
   if (bytes == 0) return {};
   LEHR_TRY(check_pointer(from, 16, "weights"));
   LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
-  // Several waves of short CTAs would be as fast, but they would take SMs from the mover in turn.
-  return cuda::launch(read_kernel, dim3(device.sms * 8), dim3(kThreads), 0,
+  // One wave that leaves each SM a place, and shared memory, for a mover: with eight CTAs a SM the
+  // movers were seen to wait until the reader had ended.
+  LEHR_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(read_kernel),
+                                     cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     cudaSharedmemCarveoutMaxShared));
+  return cuda::launch(read_kernel, dim3(device.sms * 7), dim3(kThreads), 0,
                       static_cast<cudaStream_t>(stream), false, static_cast<const uint4*>(from),
                       bytes / 16, sink, stamps);
+}
+
+Status stamp_cuda(std::uint64_t* stamp, void* stream) {
+  return cuda::launch(stamp_kernel, dim3(1), dim3(1), 0, static_cast<cudaStream_t>(stream), false,
+                      stamp);
 }
 
 Status make_pages_cuda(const StepShape& shape, const PageSource& source, const PageContents* pages,

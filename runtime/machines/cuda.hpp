@@ -19,9 +19,10 @@ struct CudaMachineOptions {
   Bytes weights_bytes = 0;                ///< HBM read a step beside KV, by a stand-in
   std::int32_t device = 0;
   std::int32_t donor = 1;        ///< whose HBM a home tier named "peer" is
-  bool tiering = true;           ///< false: no movers, no resolve; every page must stay in HBM
+  bool tiering = true;           ///< false: no movers; every page must stay in HBM
   bool sparse = true;            ///< false: neither scores nor selects nor feeds back
   bool check_reads = false;      ///< compares the contents of every page before it is read (slow)
+  bool trace_kernels = false;    ///< stamps after each kernel: about 1.5 us more for each
   std::uint32_t mover_ctas = 0;  ///< 0: 8, or 32 over NVLink
   /// A recorded sequence's K, V and queries in host memory that outlives the machine, for batches
   /// of that sequence alone; without it contents are made from page ids.

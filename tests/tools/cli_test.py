@@ -144,6 +144,20 @@ class Refusals(unittest.TestCase):
             self.one_line("replay", TRACE, "--json", folder)
             self.assertEqual(os.listdir(folder), [])
 
+    def test_a_gpu_that_is_not_to_be_had(self):
+        for command in (
+            ["replay", TRACE, "--machine", "cuda"],
+            ["experiment", "decode", TRACE],
+            ["experiment", "nvlink-decode", TRACE, "--sparsity", "80"],
+        ):
+            command += ["--shape", "llama-3.1-8b", "--hbm", "25%", "--steps", "2"]
+            with self.subTest(command):
+                if lehr(*command).returncode == 0:
+                    continue  # there is one
+                self.one_line(*command, code=1, naming=("machine cuda:",))
+        self.one_line("replay", TRACE, "--perfetto", "x.json", naming=("--machine cuda",))
+        self.one_line("experiment", "nvlink-decode", TRACE, "--profile", "gh200", naming=("expected peer",))
+
     def test_a_control_that_passes(self):
         done = lehr("replay", TRACE, "--policy", "lru", "--hbm", "25%")
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -76,8 +76,9 @@ void add_ratio(Targets& t, const DecodeSet& set, const DecodeRow& best, const ch
         ratio > 1);
 }
 
-Targets judge(const Arguments& a, const DecodeSet& set, const std::vector<Seconds>& offloaded,
-              const std::optional<DecodeOutcome>& few, double bound_per_step) {
+Targets judge(const Arguments& a, const DecodeSet& set, const placement::Platform& calibrated,
+              const std::vector<Seconds>& offloaded, const std::optional<DecodeOutcome>& few,
+              double bound_per_step) {
   Targets t;
   const DecodeRow* resident = set.find(kResident);
   const DecodeRow* tiered = set.find(kTiered);
@@ -89,14 +90,18 @@ Targets judge(const Arguments& a, const DecodeSet& set, const std::vector<Second
   }
   if (best == nullptr) return t;
   const DecodeOutcome& o = *best->outcome;
-  const double against = o.p50() / percentile(o.predicted, 0.5);
+  const double told = o.p50() / percentile(o.predicted, 0.5);
   t.add(fmt::format("{} at {}: at most 1.10 x its prediction", best->name, best->hbm),
-        fmt::format("{:.3f} x", against), against <= 1.10);
+        fmt::format("{:.3f} x", told), told <= 1.10);
+  const double against = o.p50() / percentile(predicted_by(o, calibrated), 0.5);
+  t.add("the same, the profile calibrated by other rows", fmt::format("{:.3f} x", against),
+        against <= 1.10);
   if (bound_per_step > 0) {
     double sum = 0;
     for (const Seconds s : o.measured) sum += s;
     const double ratio = sum / static_cast<double>(o.measured.size()) / bound_per_step;
-    t.add("at most 1.15 x the bound", fmt::format("{:.3f} x", ratio), ratio <= 1.15);
+    t.add("at most 1.15 x the bound (of the calibrated profile)", fmt::format("{:.3f} x", ratio),
+          ratio <= 1.15);
   }
   add_ratio(t, set, *best, "lru");
   add_ratio(t, set, *best, "static");
@@ -112,18 +117,27 @@ Targets judge(const Arguments& a, const DecodeSet& set, const std::vector<Second
                       a.replay.sequences, n),
           fmt::format("{:.2f} x", rate), rate >= 2.1);
   }
-  const double disturbed = disturbance(o);
-  t.add("migration disturbs layers by at most 3 %", fmt::format("{:+.2f} %", 100 * disturbed),
-        disturbed <= 0.03);
-  t.add("handing a step over takes at most 20 us of host time",
-        fmt::format("{:.1f} us", o.launch * 1e6), o.launch <= 20e-6);
+  // Where every layer reads over the link, the row whose pages are all in HBM has layers without.
+  double disturbed = disturbance(o);
+  if (disturbed == 0 && tiered != nullptr) disturbed = disturbance(*tiered->outcome);
+  if (disturbed != 0) {
+    t.add("layers with migration, reading nothing over the link: at most 3 % longer",
+          fmt::format("{:+.2f} %", 100 * disturbed), disturbed <= 0.03);
+  }
+  const double idle = o.log->repeated.idle;
+  if (idle > 0) {
+    t.add("control on the critical path (GPU idle between steps given in time): at most 20 us",
+          fmt::format("{:.1f} us", idle * 1e6), idle <= 20e-6);
+  }
   t.add("p99 at most 1.3 x p50", fmt::format("{:.2f} x", o.p99() / o.p50()),
         o.p99() <= 1.3 * o.p50());
   return t;
 }
 
-double bound_of(const Arguments& a, const Prepared& prepared, const std::string& hbm) {
+double bound_of(const Arguments& a, const Prepared& prepared, const std::string& hbm,
+                const placement::Platform& calibrated) {
   runtime::ReplayOptions options = take(kCommand, prepared.at(hbm));
+  options.runtime.platform = calibrated;
   options.runtime.weights_bytes += runtime::box_bytes(prepared.geometry, prepared.total_pages);
   const auto instance = take(kCommand, runtime::replay_instance(prepared.workload, options));
   placement::BoundOptions bound_options;
@@ -161,13 +175,16 @@ void run(const Arguments& given) {
   take(kCommand, set.run(*prepared, a.steps));
   const std::vector<Seconds> offloaded = offloaded_cache(a, *prepared);
   const auto few = a.replay.sequences >= 4 ? small_batch(a) : std::nullopt;
-  const double bound = a.bound ? bound_of(a, *prepared, hbm) : 0;
-  const Targets targets = judge(a, set, offloaded, few, bound);
+  const runtime::Calibration fitted = set.calibrate(*prepared, {kTiered, "lru"});
+  const double bound = a.bound ? bound_of(a, *prepared, hbm, fitted.platform) : 0;
+  const Targets targets = judge(a, set, fitted.platform, offloaded, few, bound);
 
   fmt::print("{} sequences, {} pages of {} bytes, {} HBM bytes of weights a step, selection {}\n",
              prepared->workload.sequences.size(), prepared->total_pages, prepared->page_bytes,
              prepared->base.runtime.weights_bytes, a.replay.select);
-  fmt::print("{}", set.table(kResident));
+  fmt::print("{}", set.table(kResident, fitted.platform));
+  fmt::print("calibrated by '{}' and lru: control {:.1f} us a layer, HBM x {:.2f}, link x {:.2f}\n",
+             kTiered, fitted.control_per_layer * 1e6, fitted.hbm_scale, fitted.link_scale);
   fmt::print("moving each layer's whole cache every step: {} (p50)\n",
              human_seconds(percentile(offloaded, 0.5)));
   for (const DecodeRow& row : set.rows) {
@@ -183,6 +200,9 @@ void run(const Arguments& given) {
   if (a.replay.json.empty()) return;
   nlohmann::ordered_json report = describe(a.replay, *prepared);
   report["rows"] = set.json(*prepared);
+  report["calibration"] = {{"control_us_per_layer", fitted.control_per_layer * 1e6},
+                           {"hbm_scale", fitted.hbm_scale},
+                           {"link_scale", fitted.link_scale}};
   report["offloaded_cache_step_p50_ms"] = percentile(offloaded, 0.5) * 1e3;
   report["bound_ms_per_step"] = bound * 1e3;
   report["targets"] = targets.json;

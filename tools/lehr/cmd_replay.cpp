@@ -75,8 +75,8 @@ void print(const runtime::ReplayResult& r, const std::string& hbm,
 nlohmann::ordered_json run_on_gpu(const Arguments& arguments, const Prepared& prepared,
                                   const std::string& hbm, const runtime::ReplayOptions& options) {
   ProgressBar bar("replaying");
-  const DecodeOutcome outcome = take(kCommand, decode(prepared, options, arguments.gpu,
-                                                      [&](double share) { bar.show(share); }));
+  const DecodeOutcome outcome = take(
+      kCommand, decode(prepared, options, arguments.gpu, [&](double share) { bar.show(share); }));
   if (arguments.replay.json != "-") {
     print(outcome.result, hbm, options, prepared);
     print_decode(outcome, options);
@@ -95,9 +95,9 @@ nlohmann::ordered_json run_elsewhere(const Arguments& arguments, const Prepared&
   ProgressBar bar("replaying");
   const runtime::ApiOptions api{arguments.machine, arguments.replay.profile,
                                 arguments.nvme_directory};
-  const auto result = take(
-      kCommand, runtime::replay_through_api(prepared.workload, options, api,
-                                            [&](double share) { bar.show(share); }));
+  const auto result =
+      take(kCommand, runtime::replay_through_api(prepared.workload, options, api,
+                                                 [&](double share) { bar.show(share); }));
   if (arguments.replay.json != "-") print(result, hbm, options, prepared);
   return figures(result, options, prepared.page_bytes);
 }
@@ -154,6 +154,8 @@ void add_replay(CLI::App& app) {
                      "On cuda: the GPU whose HBM is the home tier, where the profile says peer");
   command.add_flag("--check-reads", arguments->gpu.check_reads,
                    "On cuda: compare every page's contents before it is read");
+  command.add_flag("--trace-kernels", arguments->gpu.trace_kernels,
+                   "On cuda: stamp each kernel's end; the step takes longer for it");
   command.add_option("--perfetto", arguments->timeline,
                      "On cuda: write a timeline of the run to this file (ui.perfetto.dev)");
   command.callback([arguments] { run(*arguments); });

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/machines/cuda/program.hpp"
 #include "runtime/report/perfetto.hpp"
 #include "tools/lehr/decode_run.hpp"
 #include "tools/lehr/report.hpp"
@@ -94,6 +95,31 @@ Exposure measured_exposure(const DecodeOutcome& o) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+/// Median over the layers of the last step, microseconds of each kernel; where they were traced.
+std::vector<std::pair<std::string, double>> kernel_times(const DecodeOutcome& o) {
+  using runtime::cuda::kLaunchKinds;
+  std::vector<std::pair<std::string, double>> out;
+  const auto& stamps = o.log->kernel_stamps;
+  if (stamps.empty() || o.log->steps.empty()) return out;
+  const auto& begins = o.log->steps.back().times.layers;
+  std::vector<std::vector<double>> times(kLaunchKinds);
+  for (std::size_t l = 0; l < stamps.size() / kLaunchKinds; ++l) {
+    std::uint64_t before = begins[l].begin;
+    for (std::size_t k = 0; k < kLaunchKinds; ++k) {
+      const std::uint64_t at = stamps[l * kLaunchKinds + k];
+      if (at == 0) continue;
+      times[k].push_back(static_cast<double>(at - before) * 1e-3);
+      before = at;
+    }
+  }
+  for (std::size_t k = 0; k < kLaunchKinds; ++k) {
+    if (times[k].empty()) continue;
+    out.emplace_back(runtime::cuda::name(static_cast<runtime::cuda::LaunchKind>(k)),
+                     percentile(std::move(times[k]), 0.5));
+  }
+  return out;
+}
+
 std::string trust_line(const DecodeOutcome& o) {
   if (runtime::trusted(o.steps)) {
     return fmt::format(
@@ -141,6 +167,14 @@ void print_decode(const DecodeOutcome& o, const runtime::ReplayOptions& options)
   line("host a step",
        fmt::format("deciding and listing {}, launch {}; GPU idle before a step {}",
                    human_seconds(o.host), human_seconds(o.launch), human_seconds(o.idle)));
+  std::string kernels;
+  for (const auto& [name, us] : kernel_times(o)) kernels += fmt::format("{} {:.1f}, ", name, us);
+  if (!kernels.empty()) line("kernels of a layer, us", kernels + "each with its stamp");
+  if (o.log->repeated.total > 0) {
+    line("last step, back to back",
+         fmt::format("{}, GPU idle between {}", human_seconds(o.log->repeated.total),
+                     human_seconds(o.log->repeated.idle)));
+  }
   line("error of layers", fmt::format("{} (median), {} (p95) of {}", percent(o.layers.median),
                                       percent(o.layers.p95), o.layers.count));
   fmt::print("  {}\n", trust_line(o));
@@ -176,9 +210,12 @@ ordered_json decode_figures(const DecodeOutcome& o, const runtime::ReplayOptions
                         {"link_scale", o.calibration.link_scale},
                         {"step_error_median", o.calibrated_steps.median},
                         {"step_error_p95", o.calibrated_steps.p95}};
+  out["back_to_back"] = {{"step_ms", o.log->repeated.total * 1e3},
+                         {"idle_us", o.log->repeated.idle * 1e6}};
   out["slots_checked"] = o.log->pages_checked;
   out["captures"] = o.log->captures;
   out["digest"] = fmt::format("{:016x}", o.digest);
+  for (const auto& [name, us] : kernel_times(o)) out["kernel_us"][name] = us;
   ordered_json steps = ordered_json::array();
   for (std::size_t i = 0; i < o.measured.size(); ++i)
     steps.push_back({{"predicted_ms", o.predicted[i] * 1e3}, {"measured_ms", o.measured[i] * 1e3}});
@@ -188,7 +225,7 @@ ordered_json decode_figures(const DecodeOutcome& o, const runtime::ReplayOptions
 
 namespace {
 
-enum Track : std::uint32_t { kSteps = 1, kLayers, kWeights, kMovers, kPredicted };
+enum Track : std::uint32_t { kSteps = 1, kLayers, kKernels, kWeights, kMovers, kPredicted };
 constexpr std::uint32_t kGpu = 1, kHost = 2;
 
 void add_layer(runtime::TimelineFile& file, const StepRecord& step, std::size_t l, double at,
@@ -214,6 +251,23 @@ void add_layer(runtime::TimelineFile& file, const StepRecord& step, std::size_t 
   file.counter(kGpu, "pages read over the link", begin, r.over_link);
 }
 
+/// Of the last step, where they were traced.
+void add_kernels(runtime::TimelineFile& file, const DecodeOutcome& o, std::uint64_t zero) {
+  using runtime::cuda::kLaunchKinds;
+  const auto& stamps = o.log->kernel_stamps;
+  for (std::size_t l = 0; l < stamps.size() / kLaunchKinds; ++l) {
+    std::uint64_t before = o.log->steps.back().times.layers[l].begin;
+    for (std::size_t k = 0; k < kLaunchKinds; ++k) {
+      const std::uint64_t at = stamps[l * kLaunchKinds + k];
+      if (at == 0) continue;
+      file.slice(kGpu, kKernels, runtime::cuda::name(static_cast<runtime::cuda::LaunchKind>(k)),
+                 static_cast<double>(before - zero) * 1e-9,
+                 static_cast<double>(at - before) * 1e-9);
+      before = at;
+    }
+  }
+}
+
 }  // namespace
 
 Status write_timeline(const std::string& path, const DecodeOutcome& o,
@@ -222,6 +276,7 @@ Status write_timeline(const std::string& path, const DecodeOutcome& o,
   file.name_process(kGpu, o.log->device);
   file.name_track(kGpu, kSteps, "steps");
   file.name_track(kGpu, kLayers, "layers");
+  file.name_track(kGpu, kKernels, "kernels (last step, if traced)");
   file.name_track(kGpu, kWeights, "weights' reader");
   file.name_track(kGpu, kMovers,
                   fmt::format("movers: {} and hbm", platform.tiers[platform.home].name));
@@ -243,6 +298,7 @@ Status write_timeline(const std::string& path, const DecodeOutcome& o,
       at += step.layers[l].predicted.total();
     }
   }
+  add_kernels(file, o, zero);
   return file.write(path);
 }
 

@@ -70,15 +70,14 @@ void compare(DecodeOutcome& out, const runtime::ReplayOptions& options) {
   const DecodeLog& log = *out.log;
   const std::uint32_t warmup = log.steps.size() > options.warmup_steps ? options.warmup_steps : 0;
   std::vector<Seconds> layer_predicted, layer_measured;
-  std::vector<runtime::MeasuredLayer> layers;
   for (std::size_t s = warmup; s < log.steps.size(); ++s) {
     Seconds sum = 0;
     for (std::size_t l = 0; l < log.steps[s].layers.size(); ++l) {
       const LayerRecord& r = log.steps[s].layers[l];
-      layers.push_back({r.load, r.predicted.total(), layer_seconds(log.steps[s], l)});
-      layer_predicted.push_back(layers.back().predicted);
-      layer_measured.push_back(layers.back().measured);
-      sum += layers.back().predicted;
+      out.measured_layers.push_back({r.load, r.predicted.total(), layer_seconds(log.steps[s], l)});
+      layer_predicted.push_back(out.measured_layers.back().predicted);
+      layer_measured.push_back(out.measured_layers.back().measured);
+      sum += layer_predicted.back();
     }
     out.predicted.push_back(sum);
     out.measured.push_back(log.steps[s].times.total);
@@ -86,20 +85,25 @@ void compare(DecodeOutcome& out, const runtime::ReplayOptions& options) {
   }
   out.steps = runtime::relative_errors(out.predicted, out.measured);
   out.layers = runtime::relative_errors(layer_predicted, layer_measured);
-  out.calibration = runtime::calibrate(options.runtime.platform, layers);
-  std::vector<Seconds> again;
-  const std::size_t per_step = log.steps.empty() ? 1 : log.steps.front().layers.size();
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (i % per_step == 0) again.push_back(0);
-    again.back() += placement::layer_time(out.calibration.platform, layers[i].load).total();
-  }
-  out.calibrated_steps = runtime::relative_errors(again, out.measured);
+  out.calibration = runtime::calibrate(options.runtime.platform, out.measured_layers);
+  out.calibrated_steps =
+      runtime::relative_errors(predicted_by(out, out.calibration.platform), out.measured);
   out.host = median_of(log, warmup, [](const StepRecord& s) { return s.host + s.times.copy; });
   out.launch = median_of(log, warmup, [](const StepRecord& s) { return s.times.launch; });
   out.idle = median_of(log, warmup, [](const StepRecord& s) { return s.times.idle; });
 }
 
 }  // namespace
+
+std::vector<Seconds> predicted_by(const DecodeOutcome& outcome,
+                                  const placement::Platform& platform) {
+  std::vector<Seconds> steps(outcome.measured.size(), 0.0);
+  for (std::size_t i = 0; i < outcome.measured_layers.size(); ++i) {
+    steps[i * steps.size() / outcome.measured_layers.size()] +=
+        placement::layer_time(platform, outcome.measured_layers[i].load).total();
+  }
+  return steps;
+}
 
 Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions options,
                              const DecodeOptions& how, const runtime::Progress& progress) {
@@ -120,6 +124,7 @@ Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions op
   machine.donor = how.donor;
   machine.check_reads = how.check_reads;
   machine.tiering = how.tiering;
+  machine.trace_kernels = how.trace_kernels;
   machine.recorded = recorded_contents(prepared);
   machine.log = out.log;
   LEHR_ASSIGN(auto made, runtime::make_cuda_machine(machine));

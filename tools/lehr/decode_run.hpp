@@ -19,6 +19,7 @@ struct DecodeOptions {
   std::int32_t gpu = 0;
   std::int32_t donor = 1;
   bool check_reads = false;
+  bool trace_kernels = false;
   bool tiering = true;  ///< false: the same kernels over pages that all stay in HBM
 };
 
@@ -29,6 +30,7 @@ struct DecodeOutcome {
   std::shared_ptr<runtime::cuda::DecodeLog> log;
   std::vector<Seconds> predicted, measured;  ///< by step
   runtime::ErrorQuantiles steps, layers;
+  std::vector<runtime::MeasuredLayer> measured_layers;  ///< by step, then layer
   runtime::Calibration calibration;
   runtime::ErrorQuantiles calibrated_steps;
   Seconds host = 0;          ///< median of deciding and listing a step
@@ -44,6 +46,10 @@ struct DecodeOutcome {
 /// the boxes' bytes are part of the prediction.
 Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions options,
                              const DecodeOptions& how, const runtime::Progress& progress = {});
+
+/// Steps as another platform (a calibrated one) predicts them, from the same loads.
+std::vector<Seconds> predicted_by(const DecodeOutcome& outcome,
+                                  const placement::Platform& platform);
 
 /// What people read after a replay.
 void print_decode(const DecodeOutcome& outcome, const runtime::ReplayOptions& options);

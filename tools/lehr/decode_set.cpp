@@ -50,14 +50,27 @@ const DecodeRow* DecodeSet::find(const std::string& name) const {
   return nullptr;
 }
 
-std::string DecodeSet::table(const std::string& reference) const {
-  Table t({"policy", "HBM", "measured p50", "p99", "predicted", "step error p50, p95", "hits",
-           "over link", "x " + reference, "outputs"});
+runtime::Calibration DecodeSet::calibrate(const Prepared& prepared,
+                                          const std::vector<std::string>& names) const {
+  std::vector<runtime::MeasuredLayer> layers;
+  for (const std::string& name : names) {
+    const DecodeRow* row = find(name);
+    if (row == nullptr) continue;
+    layers.insert(layers.end(), row->outcome->measured_layers.begin(),
+                  row->outcome->measured_layers.end());
+  }
+  return runtime::calibrate(prepared.base.runtime.platform, layers);
+}
+
+std::string DecodeSet::table(const std::string& reference,
+                             const placement::Platform& calibrated) const {
+  Table t({"policy", "HBM", "measured p50", "p99", "predicted", "step error p50, p95", "calibrated",
+           "its error", "hits", "over link", "x " + reference, "outputs"});
   const DecodeRow* base = find(reference);
   for (const DecodeRow& row : rows) {
     const std::string hbm = row.hbm.empty() ? "all" : row.hbm;
     if (!row.outcome) {
-      t.add({row.name, hbm, row.refused, "", "", "", "", "", "", ""});
+      t.add({row.name, hbm, row.refused, "", "", "", "", "", "", "", "", ""});
       continue;
     }
     const DecodeOutcome& o = *row.outcome;
@@ -66,11 +79,15 @@ std::string DecodeSet::table(const std::string& reference) const {
       for (const auto& l : s.layers) over_link += l.over_link;
     }
     const auto reads = static_cast<double>(std::max<std::uint64_t>(o.result.all.reads, 1));
+    const std::vector<Seconds> again = predicted_by(o, calibrated);
+    const runtime::ErrorQuantiles left = runtime::relative_errors(again, o.measured);
     std::string same = "-";
     if (base != nullptr) same = o.digest == base->outcome->digest ? "equal" : "DIFFERENT";
     t.add({row.name, hbm, human_seconds(o.p50()), human_seconds(o.p99()),
            human_seconds(percentile(o.predicted, 0.5)),
            fmt::format("{:.1f} %, {:.1f} %", 100 * o.steps.median, 100 * o.steps.p95),
+           human_seconds(percentile(again, 0.5)),
+           fmt::format("{:.1f} %, {:.1f} %", 100 * left.median, 100 * left.p95),
            fmt::format("{:.2f} %", 100 * static_cast<double>(o.result.all.hits) / reads),
            fmt::format("{:.2f} %", 100 * over_link / reads),
            base == nullptr ? "-" : fmt::format("{:.3f}", o.p50() / base->outcome->p50()), same});

@@ -34,8 +34,12 @@ struct DecodeSet {
   /// machine itself is not to be had.
   Status run(const Prepared& prepared, std::uint32_t max_steps);
   const DecodeRow* find(const std::string& name) const;
+  /// The profile fitted to the layers of these rows together: others are then predicted by what
+  /// they were not part of.
+  runtime::Calibration calibrate(const Prepared& prepared,
+                                 const std::vector<std::string>& names) const;
   /// A table for people: measured and predicted step, errors, hits, exposed time, equal outputs.
-  std::string table(const std::string& reference) const;
+  std::string table(const std::string& reference, const placement::Platform& calibrated) const;
   nlohmann::ordered_json json(const Prepared& prepared) const;
 };
 

@@ -10,7 +10,6 @@
 
 #include "kernels/append.hpp"
 #include "kernels/boxes.hpp"
-#include "kernels/cuda/cuda_try.hpp"
 #include "kernels/feedback.hpp"
 #include "kernels/score.hpp"
 #include "kernels/select.hpp"
@@ -31,6 +30,20 @@ constexpr std::size_t kScratchPages = 1U << 18;
 
 std::size_t lengths_offset(std::uint32_t layers) {
   return (sizeof(kernels::StepHeader) + layers * sizeof(kernels::LayerLists) + 15) / 16 * 16;
+}
+
+bool moves_pages(std::span<const std::byte> lists) {
+  const auto* header = reinterpret_cast<const kernels::StepHeader*>(lists.data());
+  const auto* layers =
+      reinterpret_cast<const kernels::LayerLists*>(lists.data() + sizeof(kernels::StepHeader));
+  return std::any_of(layers, layers + header->layers,
+                     [](const kernels::LayerLists& l) { return l.moves > 0; });
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 }  // namespace
@@ -63,6 +76,8 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::create(const CudaMachineOptions&
   LEHR_TRY(made->make_flights());
   LEHR_ASSIGN(made->digests_, DeviceMemory::create(kDigests * sizeof(std::uint64_t)));
   LEHR_ASSIGN(made->bad_, DeviceMemory::create(64));
+  LEHR_ASSIGN(made->kernel_stamps_,
+              DeviceMemory::create((g.layers + 1) * kLaunchKinds * sizeof(std::uint64_t)));
   LEHR_ASSIGN(made->scratch_, DeviceMemory::create(kScratchPages * sizeof(PageContents)));
   LEHR_CUDA_TRY(cudaDeviceSynchronize());
   return made;
@@ -213,6 +228,7 @@ Status CudaDevice::prepare(const StepShape& shape) {
     LEHR_ASSIGN(staging, PinnedMemory::create(memory_->list_bytes));
   }
   graphs_ = {};
+  last_ = nullptr;
   LEHR_CUDA_TRY(cudaDeviceSynchronize());
   return {};
 }
@@ -225,6 +241,7 @@ Status CudaDevice::make_lists(Bytes bytes) {
     LEHR_ASSIGN(staging_[i], PinnedMemory::create(memory_->list_bytes));
   }
   graphs_ = {};
+  last_ = nullptr;
   LEHR_CUDA_TRY(cudaDeviceSynchronize());
   return {};
 }
@@ -322,17 +339,22 @@ kernels::StepBuffers CudaDevice::buffers(std::uint32_t layer, std::size_t parity
 Status CudaDevice::capture_steps() {
   ProgramOptions options;
   options.layers = options_.geometry.layers;
-  options.tiering = options_.tiering;
   options.sparse = options_.sparse;
   options.weights = options_.weights_bytes > 0;
   options.check_reads = options_.check_reads;
-  const std::vector<Launch> program = step_program(options);
+  options.trace_kernels = options_.trace_kernels;
   for (std::size_t parity = 0; parity < 2; ++parity) {
-    LEHR_ASSIGN(graphs_[parity], capture(main_, [&]() -> Status {
-                  for (const Launch& l : program) LEHR_TRY(enqueue(l, parity));
-                  return {};
-                }));
-    LEHR_CUDA_TRY(cudaGraphUpload(graphs_[parity].get(), main_.get()));
+    for (const bool moves : {false, true}) {
+      if (moves && !options_.tiering) continue;
+      options.moves = moves;
+      const std::vector<Launch> program = step_program(options);
+      GraphExec& graph = graphs_[parity][moves ? 1 : 0];
+      LEHR_ASSIGN(graph, capture(main_, [&]() -> Status {
+                    for (const Launch& l : program) LEHR_TRY(enqueue(l, parity));
+                    return {};
+                  }));
+      LEHR_CUDA_TRY(cudaGraphUpload(graph.get(), main_.get()));
+    }
   }
   return {};
 }
@@ -364,6 +386,10 @@ Status CudaDevice::enqueue(const Launch& launch, std::size_t parity) {
     case LaunchKind::kCheck:
       return kernels::check_reads_cuda(m.shape, buffers(launch.layer, parity),
                                        bad_.as<std::uint32_t>(), main);
+    case LaunchKind::kStamp:
+      return kernels::stamp_cuda(kernel_stamps_.as<std::uint64_t>() + launch.layer * kLaunchKinds +
+                                     static_cast<std::size_t>(launch.after),
+                                 main);
     case LaunchKind::kDigest:
       return kernels::digest_cuda(
           m.lists[parity].as<unsigned char>(), m.outputs.as<std::uint32_t>(), m.outputs.bytes() / 4,
@@ -460,7 +486,7 @@ Status CudaDevice::launch(std::span<const std::byte> lists) {
   if (header.lengths_at != lengths_offset(options_.geometry.layers))
     return internal_error("cuda machine: lengths lie elsewhere than captured");
   if (lists.size() > memory_->list_bytes) LEHR_TRY(make_lists(lists.size()));
-  if (graphs_[0].get() == nullptr) LEHR_TRY(capture_steps());
+  if (graphs_[0][0].get() == nullptr) LEHR_TRY(capture_steps());
   const std::size_t parity = launched_ % 2;
   Flight& now = flights_[launched_ % kFlights];
   Flight& before = flights_[(launched_ + kFlights - 1) % kFlights];
@@ -483,7 +509,8 @@ Status CudaDevice::launch(std::span<const std::byte> lists) {
   LEHR_CUDA_TRY(cudaEventRecord(copied_[parity].get(), up_.get()));
   LEHR_CUDA_TRY(cudaStreamWaitEvent(main_.get(), copied_[parity].get(), 0));
   LEHR_CUDA_TRY(cudaEventRecord(now.begin.get(), main_.get()));
-  LEHR_CUDA_TRY(cudaGraphLaunch(graphs_[parity].get(), main_.get()));
+  last_ = &graphs_[parity][options_.tiering && moves_pages(lists) ? 1 : 0];
+  LEHR_CUDA_TRY(cudaGraphLaunch(last_->get(), main_.get()));
   LEHR_CUDA_TRY(cudaEventRecord(now.end.get(), main_.get()));
   // Clocks and digest come back beside the next step.
   const Bytes stamps = (options_.geometry.layers + 1) * sizeof(kernels::LayerStamps);
@@ -565,6 +592,42 @@ Result<std::vector<std::uint16_t>> CudaDevice::outputs() {
                                  s.head_dim);
   LEHR_CUDA_TRY(
       cudaMemcpy(out.data(), memory_->outputs.as<void>(), out.size() * 2, cudaMemcpyDeviceToHost));
+  return out;
+}
+
+Result<StepTimes> CudaDevice::repeat(std::uint32_t times) {
+  LEHR_TRY(drain());
+  StepTimes out;
+  if (last_ == nullptr || times < 2) return out;
+  std::vector<Event> begins(times), ends(times);
+  for (std::uint32_t i = 0; i < times; ++i) {
+    LEHR_ASSIGN(begins[i], Event::create(true));
+    LEHR_ASSIGN(ends[i], Event::create(true));
+  }
+  for (std::uint32_t i = 0; i < times; ++i) {
+    LEHR_CUDA_TRY(cudaEventRecord(begins[i].get(), main_.get()));
+    LEHR_CUDA_TRY(cudaGraphLaunch(last_->get(), main_.get()));
+    LEHR_CUDA_TRY(cudaEventRecord(ends[i].get(), main_.get()));
+  }
+  LEHR_CUDA_TRY(cudaStreamSynchronize(main_.get()));
+  std::vector<double> total, idle;
+  for (std::uint32_t i = 1; i < times; ++i) {
+    float ms = 0;
+    LEHR_CUDA_TRY(cudaEventElapsedTime(&ms, begins[i].get(), ends[i].get()));
+    total.push_back(static_cast<double>(ms) * 1e-3);
+    LEHR_CUDA_TRY(cudaEventElapsedTime(&ms, ends[i - 1].get(), begins[i].get()));
+    idle.push_back(static_cast<double>(ms) * 1e-3);
+  }
+  out.total = median(std::move(total));
+  out.idle = median(std::move(idle));
+  return out;
+}
+
+Result<std::vector<std::uint64_t>> CudaDevice::kernel_stamps() {
+  LEHR_TRY(drain());
+  std::vector<std::uint64_t> out(options_.geometry.layers * kLaunchKinds);
+  LEHR_CUDA_TRY(cudaMemcpy(out.data(), kernel_stamps_.as<void>(), out.size() * sizeof out[0],
+                           cudaMemcpyDeviceToHost));
   return out;
 }
 

@@ -47,6 +47,8 @@ class CudaDevice final : public DecodeDevice {
   Result<std::uint64_t> count_bad(std::span<const kernels::PageContents> pages) override;
   Result<std::uint64_t> bad_reads() override;
   Result<std::vector<std::uint16_t>> outputs() override;
+  Result<StepTimes> repeat(std::uint32_t times) override;
+  Result<std::vector<std::uint64_t>> kernel_stamps() override;
   std::vector<std::string> notes() const override;
 
  private:
@@ -83,7 +85,7 @@ class CudaDevice final : public DecodeDevice {
   std::uint32_t mover_ctas_ = 0;
   bool peer_ = false;
   std::array<std::uint64_t, kMaxTiers> base_{};
-  DeviceMemory hbm_, donor_, weights_, sink_, digests_, bad_, scratch_;
+  DeviceMemory hbm_, donor_, weights_, sink_, digests_, bad_, scratch_, kernel_stamps_;
   std::array<DeviceMemory, 3> recorded_;
   PinnedMemory host_;
   Stream main_, side_, up_, back_;
@@ -92,7 +94,9 @@ class CudaDevice final : public DecodeDevice {
   std::array<PinnedMemory, 2> staging_;
   std::array<Flight, kFlights> flights_;
   std::unique_ptr<StepMemory> memory_;
-  std::array<GraphExec, 2> graphs_;
+  /// By list buffer; then without and with moves: a step that moves nothing pays for no fork.
+  std::array<std::array<GraphExec, 2>, 2> graphs_;
+  const GraphExec* last_ = nullptr;
   std::uint64_t launched_ = 0;
   std::vector<StepTimes> times_;
 };

@@ -14,7 +14,8 @@ namespace lehr::runtime::cuda {
 
 namespace {
 
-constexpr Bytes kPiece = kGiB;
+/// No single copy may reach into two.
+constexpr Bytes kPiece = 8 * kGiB;
 constexpr unsigned kTouchers = 8;
 
 }  // namespace

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include <cuda_runtime_api.h>
 
 #include "kernels/base/result.hpp"
 #include "kernels/base/units.hpp"
+#include "runtime/machines/cuda/cuda_try.hpp"
 
 namespace lehr::runtime::cuda {
 
@@ -122,20 +124,11 @@ class GraphExec {
   cudaGraphExec_t exec_ = nullptr;
 };
 
-/// Captures what `enqueue` puts on `stream`, and instantiates it.
-template <class Enqueue>
-Result<GraphExec> capture(const Stream& stream, Enqueue&& enqueue);
-
 /// kUnsupported without a usable device, naming what is missing.
 Status use_device(std::int32_t device);
 std::string describe_device(std::int32_t device);
 
-}  // namespace lehr::runtime::cuda
-
-#include "kernels/cuda/cuda_try.hpp"
-
-namespace lehr::runtime::cuda {
-
+/// Captures what `enqueue` puts on `stream`, and instantiates it.
 template <class Enqueue>
 Result<GraphExec> capture(const Stream& stream, Enqueue&& enqueue) {
   LEHR_CUDA_TRY(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
@@ -145,7 +138,7 @@ Result<GraphExec> capture(const Stream& stream, Enqueue&& enqueue) {
   if (!enqueued || ended != cudaSuccess) {
     if (graph != nullptr) (void)cudaGraphDestroy(graph);
     if (!enqueued) return Error(enqueued.error());
-    return kernels::cuda::cuda_error(ended, "end of capture");
+    return cuda_error(ended, "end of capture");
   }
   cudaGraphExec_t exec = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&exec, graph, 0);

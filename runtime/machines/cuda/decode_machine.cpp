@@ -26,6 +26,7 @@ namespace {
 /// Room for this much growth of a context before the step has to be captured again.
 constexpr std::uint32_t kSparePages = 64;
 constexpr std::uint32_t kNoGroup = ~0U;
+constexpr std::uint32_t kRepeats = 32;
 /// Groups whose outputs are compared, and how far they may be off: products of fp16 probabilities.
 constexpr std::uint32_t kLooked = 64;
 constexpr double kMostError = 4e-3;
@@ -420,11 +421,19 @@ Status DecodeMachine::check() {
   }
   LEHR_ASSIGN(const std::uint64_t bad, device_->count_bad(pages));
   LEHR_ASSIGN(const std::uint64_t bad_reads, device_->bad_reads());
+  if (options_.trace_kernels) {
+    LEHR_ASSIGN(options_.log->kernel_stamps, device_->kernel_stamps());
+  }
   DecodeLog& log = *options_.log;
   log.pages_checked = pages.size();
   log.pages_bad = bad;
   log.reads_bad = bad_reads;
-  if (bad + bad_reads == 0) return check_outputs();
+  if (bad + bad_reads == 0) {
+    LEHR_TRY(check_outputs());
+    if (log.steps.empty() || options_.check_reads) return {};
+    LEHR_ASSIGN(log.repeated, device_->repeat(kRepeats));
+    return {};
+  }
   return corrupt(fmt::format("cuda machine: {} of {} slots hold other contents than they should, "
                              "{} reads met such",
                              bad, pages.size(), bad_reads),

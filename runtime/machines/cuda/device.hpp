@@ -65,6 +65,14 @@ class DecodeDevice {
   /// none.
   virtual Result<std::vector<std::uint16_t>> outputs() = 0;
 
+  /// The last step again, `times` times, with no host in between: medians of total and idle. What
+  /// it writes is what is there. Drains.
+  virtual Result<StepTimes> repeat(std::uint32_t times) = 0;
+
+  /// Of the last step, where kernels are traced: when each launch of the main stream had ended, by
+  /// [layer][kind], ns of the device's timer; 0: there was none. Drains.
+  virtual Result<std::vector<std::uint64_t>> kernel_stamps() = 0;
+
   virtual std::vector<std::string> notes() const = 0;
 };
 

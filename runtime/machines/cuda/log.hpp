@@ -33,9 +33,11 @@ struct DecodeLog {
   std::uint64_t pages_checked = 0;
   std::uint64_t pages_bad = 0;
   std::uint64_t reads_bad = 0;
-  double output_error = -1;    ///< of the last step against float64; negative: not looked at
+  double output_error = -1;  ///< of the last step against float64; negative: not looked at
+  StepTimes repeated;        ///< medians of the last step again and again, with no host in between
   std::uint32_t captures = 0;  ///< times that the step was captured: 1 unless the batch outgrew it
-  std::string device;          ///< name and driver
+  std::vector<std::uint64_t> kernel_stamps;  ///< DecodeDevice::kernel_stamps(), if traced
+  std::string device;                        ///< name and driver
 };
 
 }  // namespace lehr::runtime::cuda

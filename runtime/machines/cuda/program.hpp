@@ -22,20 +22,27 @@ enum class LaunchKind : std::uint8_t {
   kFeedback,  ///< heat from the softmax pairs
   kJoin,      ///< the side stream has ended
   kDigest,    ///< of all outputs, once a step
+  kStamp,     ///< the time at which the launch before it had ended: where kernels are traced
 };
 std::string_view name(LaunchKind kind);
+
+inline constexpr std::size_t kLaunchKinds = 14;
 
 struct Launch {
   LaunchKind kind;
   std::uint32_t layer;
+  LaunchKind after = LaunchKind::kStamp;  ///< kStamp: the launch that it follows
 };
 
 struct ProgramOptions {
   std::uint32_t layers = 0;
-  bool tiering = true;  ///< false: the same kernels over pages that all stay where they are
-  bool sparse = true;   ///< false: neither scores nor selects
+  bool moves = true;  ///< false: no page moves in this step, so nothing is forked or joined
+  bool resolve =
+      false;  ///< residency on the device: for steps whose selection the host does not know
+  bool sparse = true;  ///< false: neither scores nor selects
   bool weights = false;
   bool check_reads = false;
+  bool trace_kernels = false;   ///< a stamp after each launch of the main stream
   std::uint32_t join_late = 0;  ///< joins come this many layers late: for tests of the checks alone
 };
 

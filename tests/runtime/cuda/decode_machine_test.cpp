@@ -232,16 +232,16 @@ TEST_CASE("a read of what the slot does not hold is refused before it is launche
   CHECK(ran.error().code == Code::kCorrupt);
 }
 
-TEST_CASE("a program without tiering has neither movers nor joins, and every layer once") {
+TEST_CASE("a program without moves neither forks nor joins, and has every layer once") {
   using cuda::LaunchKind;
   cuda::ProgramOptions o;
   o.layers = 2;
-  o.tiering = false;
+  o.moves = false;
   std::size_t attends = 0;
   for (const auto& launch : cuda::step_program(o)) {
     CHECK(launch.kind != LaunchKind::kMove);
     CHECK(launch.kind != LaunchKind::kJoin);
-    CHECK(launch.kind != LaunchKind::kResolve);
+    CHECK(launch.kind != LaunchKind::kFork);
     attends += launch.kind == LaunchKind::kAttend ? 1 : 0;
   }
   CHECK(attends == 2);

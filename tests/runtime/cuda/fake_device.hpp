@@ -90,6 +90,10 @@ class FakeDevice final : public cuda::DecodeDevice {
   }
   Result<std::uint64_t> bad_reads() override { return bad_reads_; }
   Result<std::vector<std::uint16_t>> outputs() override { return std::vector<std::uint16_t>{}; }
+  Result<cuda::StepTimes> repeat(std::uint32_t) override { return cuda::StepTimes{}; }
+  Result<std::vector<std::uint64_t>> kernel_stamps() override {
+    return std::vector<std::uint64_t>{};
+  }
   std::vector<std::string> notes() const override { return {}; }
 
   std::uint64_t reads = 0, installs = 0, moves = 0, early = 0, entry_writes = 0, prepared = 0;

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <filesystem>
+#include <fstream>
+
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 #include "kernels/base/rng.hpp"
+#include "runtime/report/perfetto.hpp"
 #include "runtime/report/prediction.hpp"
 #include "tests/support/tiny_platform.hpp"
 
@@ -67,4 +72,28 @@ TEST_CASE("what no layer tells stays as the profile has it") {
   const Calibration few = calibrate(told, std::span(layers).first(3));
   CHECK(few.hbm_scale == 1.0);
   CHECK(few.control_per_layer == told.control_per_layer);
+}
+
+TEST_CASE("a timeline is JSON of trace events, whatever the names hold") {
+  TimelineFile file;
+  file.name_process(1, "a \"GPU\"\n");
+  file.name_track(1, 2, "back\\slash");
+  file.slice(1, 2, "layer 0", 0.5, 0.25, R"("pages": 3)");
+  file.counter(1, "misses", 0.5, 7);
+  const auto path = std::filesystem::temp_directory_path() / "lehr_timeline_test.json";
+  REQUIRE(file.write(path.string()));
+  std::ifstream in(path);
+  const auto json = nlohmann::json::parse(in);
+  std::filesystem::remove(path);
+  const auto& events = json.at("traceEvents");
+  REQUIRE(events.size() == 5);
+  CHECK(events[0]["args"]["name"] == "a \"GPU\"\n");
+  CHECK(events[1]["args"]["name"] == "back\\slash");
+  const auto& slice = events[3];
+  CHECK(slice["ph"] == "X");
+  CHECK(slice["ts"] == 500000.0);  // microseconds
+  CHECK(slice["dur"] == 250000.0);
+  CHECK(slice["args"]["pages"] == 3);
+  CHECK(events[4]["args"]["value"] == 7);
+  CHECK_FALSE(file.write("/nonexistent/folder/file.json"));
 }
