@@ -12,19 +12,14 @@ constexpr std::uint32_t kThreads = 128;
 __global__ void feedback_kernel(StepShape shape, FeedbackParams p) {
   cuda::wait_for_previous_kernel();
   cuda::allow_next_kernel();
-  const std::uint32_t group = blockIdx.y + blockIdx.z * gridDim.y;
-  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
-  if (group >= shape.groups()) return;
-  std::uint32_t count = cuda::sequence_pages(shape, p.lengths, group);
-  if (p.counts != nullptr)
-    count = p.counts[group] < p.selection_pitch ? p.counts[group] : p.selection_pitch;
-  if (i >= count) return;
+  cuda::ListItem item;
+  if (!cuda::list_item(shape, p, item)) return;
+  const std::size_t group = item.group;
   const std::size_t pitch = p.selection != nullptr ? p.selection_pitch : shape.max_pages;
-  const std::uint32_t page = p.selection != nullptr ? p.selection[group * pitch + i] : i;
-  if (page >= shape.max_pages) return;
   const std::uint32_t rows = shape.rows();
-  const auto* pairs = reinterpret_cast<const float2*>(p.pairs) + (group * pitch + i) * rows;
-  const auto* totals = reinterpret_cast<const float2*>(p.totals) + std::size_t{group} * rows;
+  const auto* pairs =
+      reinterpret_cast<const float2*>(p.pairs) + (group * pitch + item.position) * rows;
+  const auto* totals = reinterpret_cast<const float2*>(p.totals) + group * rows;
   float sum = 0.0F, peak = 0.0F;
   for (std::uint32_t r = 0; r < rows; ++r) {
     const float2 part = pairs[r], total = totals[r];
@@ -36,14 +31,14 @@ __global__ void feedback_kernel(StepShape shape, FeedbackParams p) {
   }
   const float mean = sum / static_cast<float>(rows);
   const std::uint32_t step = *p.step;
-  PageHeat heat = p.heat[std::size_t{group} * shape.max_pages + page];
+  PageHeat heat = p.heat[group * shape.max_pages + item.page];
   const bool known = heat.frequency > 0.0F;
   const float fade = known ? powf(p.decay, static_cast<float>(step - heat.step)) : 0.0F;
   heat.frequency = heat.frequency * fade + 1.0F;
   heat.mean = known ? heat.mean + p.blend * (mean - heat.mean) : mean;
   heat.peak = fmaxf(heat.peak * fade, peak);
   heat.step = step;
-  p.heat[std::size_t{group} * shape.max_pages + page] = heat;
+  p.heat[group * shape.max_pages + item.page] = heat;
 }
 
 }  // namespace
@@ -54,12 +49,10 @@ Status feedback_cuda(const StepShape& shape, const FeedbackParams& params, void*
   LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
   const auto s = static_cast<cudaStream_t>(stream);
   LEHR_TRY(cuda::check_stream(s, device));
-  const auto groups = static_cast<std::uint32_t>(shape.groups());
-  const std::uint32_t y = groups < 32768 ? groups : 32768;
   const std::uint32_t items =
       params.selection != nullptr ? params.selection_pitch : shape.max_pages;
-  const dim3 grid((items + kThreads - 1) / kThreads, y, (groups + y - 1) / y);
-  return cuda::launch(feedback_kernel, grid, dim3(kThreads), 0, s, device.bulk_copy, shape, params);
+  return cuda::launch(feedback_kernel, cuda::grid_over(shape, items, kThreads), dim3(kThreads), 0,
+                      s, device.bulk_copy, shape, params);
 }
 
 }  // namespace lehr::kernels

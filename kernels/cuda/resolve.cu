@@ -26,17 +26,9 @@ __device__ SlotId take_slot(const ResolveParams& p) {
 __global__ void resolve_kernel(StepShape shape, ResolveParams p) {
   cuda::wait_for_previous_kernel();
   cuda::allow_next_kernel();
-  const std::uint32_t group = blockIdx.y + blockIdx.z * gridDim.y;
-  const std::uint32_t i = blockIdx.x * kThreads + threadIdx.x;
-  if (group >= shape.groups()) return;
-  std::uint32_t count = cuda::sequence_pages(shape, p.lengths, group);
-  if (p.counts != nullptr)
-    count = p.counts[group] < p.selection_pitch ? p.counts[group] : p.selection_pitch;
-  if (i >= count) return;
-  const std::uint32_t page =
-      p.selection != nullptr ? p.selection[std::size_t{group} * p.selection_pitch + i] : i;
-  if (page >= shape.max_pages) return;
-  const std::size_t at = std::size_t{group} * shape.max_pages + page;
+  cuda::ListItem item;
+  if (!cuda::list_item(shape, p, item)) return;
+  const std::size_t at = std::size_t{item.group} * shape.max_pages + item.page;
   const PageEntry entry = p.table[at];
   std::uint64_t install = 0;
   if (entry == kAbsentPage || entry_over_link(entry)) {
@@ -46,7 +38,7 @@ __global__ void resolve_kernel(StepShape shape, ResolveParams p) {
     if (entry == kAbsentPage) atomicAdd(&p.counters->absent, 1U);
     const std::uint32_t index = atomicAdd(&p.counters->misses, 1U);
     if (index < p.miss_capacity)
-      p.misses[index] = {group, page, slot, entry == kAbsentPage ? 1U : 0U};
+      p.misses[index] = {item.group, item.page, slot, entry == kAbsentPage ? 1U : 0U};
   }
   if (p.installs != nullptr) p.installs[at] = install;
 }
@@ -66,12 +58,6 @@ __global__ void block_table_kernel(StepShape shape, const PageEntry* table,
       here ? static_cast<std::int32_t>((entry_address(entry) - pool) / slot_pitch) : absent;
 }
 
-dim3 grid_over(const StepShape& shape, std::uint32_t items) {
-  const auto groups = static_cast<std::uint32_t>(shape.groups());
-  const std::uint32_t y = groups < 32768 ? groups : 32768;
-  return dim3((items + kThreads - 1) / kThreads, y, (groups + y - 1) / y);
-}
-
 }  // namespace
 
 Status resolve_cuda(const StepShape& shape, const ResolveParams& params, void* stream) {
@@ -84,8 +70,8 @@ Status resolve_cuda(const StepShape& shape, const ResolveParams& params, void* s
   LEHR_CUDA_TRY(cudaMemsetAsync(params.counters, 0, 8, s));
   const std::uint32_t items =
       params.selection != nullptr ? params.selection_pitch : shape.max_pages;
-  return cuda::launch(resolve_kernel, grid_over(shape, items), dim3(kThreads), 0, s, false, shape,
-                      params);
+  return cuda::launch(resolve_kernel, cuda::grid_over(shape, items, kThreads), dim3(kThreads), 0, s,
+                      false, shape, params);
 }
 
 Status export_block_table_cuda(const StepShape& shape, const PageEntry* table,
@@ -97,8 +83,9 @@ Status export_block_table_cuda(const StepShape& shape, const PageEntry* table,
   LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
   const auto s = static_cast<cudaStream_t>(stream);
   LEHR_TRY(cuda::check_stream(s, device));
-  return cuda::launch(block_table_kernel, grid_over(shape, shape.max_pages), dim3(kThreads), 0, s,
-                      false, shape, table, lengths, pool, slot_pitch, absent, blocks);
+  return cuda::launch(block_table_kernel, cuda::grid_over(shape, shape.max_pages, kThreads),
+                      dim3(kThreads), 0, s, false, shape, table, lengths, pool, slot_pitch, absent,
+                      blocks);
 }
 
 }  // namespace lehr::kernels

@@ -8,6 +8,7 @@
 
 #include "kernels/base/result.hpp"
 #include "kernels/cuda/cuda_try.hpp"
+#include "kernels/shape.hpp"
 
 namespace lehr::kernels::cuda {
 
@@ -23,6 +24,13 @@ Result<DeviceFacts> current_device();
 
 /// Refuses a stream of another device.
 Status check_stream(cudaStream_t stream, const DeviceFacts& device);
+
+/// A grid of a thread a list position of every group: x over positions, y and z over groups.
+inline dim3 grid_over(const StepShape& shape, std::uint32_t positions, std::uint32_t threads) {
+  const auto groups = static_cast<std::uint32_t>(shape.groups());
+  const std::uint32_t y = groups < 32768 ? groups : 32768;
+  return dim3((positions + threads - 1) / threads, y, (groups + y - 1) / y);
+}
 
 /// Launches in clusters of `team` CTAs, with the programmatic attribute when asked; capturable.
 template <class... Args>

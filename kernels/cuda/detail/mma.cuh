@@ -31,9 +31,18 @@ struct Half16<__half> {
     return __half22float2(*reinterpret_cast<const __half2*>(&x));
   }
   static __device__ __forceinline__ std::uint32_t from_e4m3x2(std::uint32_t two) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
     const __half2_raw h =
         __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(two), __NV_E4M3);
     return static_cast<std::uint32_t>(h.x) | (static_cast<std::uint32_t>(h.y) << 16);
+#else
+    // Sign, exponent and digits at fp16's places are the value over 2^8, subnormals too. (The
+    // library's form for older devices is so long that the kernel would compile for ten minutes.)
+    const std::uint32_t high = __byte_perm(two, 0U, 0x1404);
+    const std::uint32_t bits = (high & 0x80008000U) | (high & 0x7F007F00U) >> 1;
+    const __half2 h = __hmul2(*reinterpret_cast<const __half2*>(&bits), __float2half2_rn(256.0F));
+    return *reinterpret_cast<const std::uint32_t*>(&h);
+#endif
   }
   /// Two int8 times two fp16 scales.
   static __device__ __forceinline__ std::uint32_t from_int8x2(std::uint32_t two,

@@ -69,4 +69,27 @@ __device__ __forceinline__ std::uint32_t sequence_pages(const StepShape& shape,
   return n < shape.max_pages ? n : shape.max_pages;
 }
 
+/// What one thread of a launch over list positions (grid_over) looks after.
+struct ListItem {
+  std::uint32_t group, position, page;
+};
+
+/// False past the end of the group's list. `p` names lengths, selection, counts and pitch.
+template <class Params>
+__device__ __forceinline__ bool list_item(const StepShape& shape, const Params& p, ListItem& item) {
+  item.group = blockIdx.y + blockIdx.z * gridDim.y;
+  item.position = blockIdx.x * blockDim.x + threadIdx.x;
+  if (item.group >= shape.groups()) return false;
+  std::uint32_t count = sequence_pages(shape, p.lengths, item.group);
+  if (p.counts != nullptr) {
+    const std::uint32_t listed = p.counts[item.group];
+    count = listed < p.selection_pitch ? listed : p.selection_pitch;
+  }
+  if (item.position >= count) return false;
+  item.page = p.selection != nullptr
+                  ? p.selection[std::size_t{item.group} * p.selection_pitch + item.position]
+                  : item.position;
+  return item.page < shape.max_pages;
+}
+
 }  // namespace lehr::kernels::cuda
