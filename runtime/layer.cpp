@@ -215,6 +215,10 @@ void Runtime::apply(Layer& layer) {
   LayerPlan& plan = layer.plan;
   for (const PageId page : plan.drop) drop_from_hbm(page);
   layer.report.dropped += plan.drop.size();
+  if (!options_.write_back_once) {
+    layer.load.link[to_home_].add(page_bytes_, static_cast<std::uint32_t>(plan.drop.size()));
+    layer.load.hbm_bytes += page_bytes_ * plan.drop.size();
+  }
   open_tails(layer);
   for (const PageId page : plan.install) {
     if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);  // the read overtakes it
@@ -376,8 +380,8 @@ void list_reads(const PageTable& table, TierId home, std::span<const PageId> sel
   for (std::size_t i = 0; i < tails.size(); ++i) {
     const PageId page = tails[i];
     const SlotId slot = table.slot[kHbm][page];
-    ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table.version[page], slot, slot,
-                   tail_tokens[i]});
+    ops.push_back(
+        {PageOp::Kind::kFill, kHbm, kHbm, page, table.version[page], slot, slot, tail_tokens[i]});
     ops.push_back({PageOp::Kind::kRead, kHbm, kHbm, page, table.version[page], slot, slot});
   }
   for (std::size_t i = 0; i < selected.size(); ++i) {

@@ -37,6 +37,7 @@ struct RuntimeOptions {
   Parameters policy_parameters;
   std::string predictor = "table";  ///< of the odds that the policy reads, if it reads any
   Parameters predictor_parameters;
+  bool write_back_once = true;  ///< false: each page that leaves HBM crosses home again, as rivals do
 };
 
 /// What one step (or a sum of steps) did; step_report.def lists and explains the counts. Times are

@@ -164,17 +164,20 @@ void Table::check_prediction(const LayerView& view) {
   if (predicted_ > 0 && taken_ > 0) {
     guard_.step_ended(view.step, predicted_, taken_ + control, step_reads_, view.capacity, undo_);
   }
-  // Recalibration: expected misses against those that came.
-  if (expected_step_ > 0) {
-    const double seen = std::clamp(misses_step_ / expected_step_, 0.1, 10.0);
-    bias_ += (seen - bias_) / 8;
-  }
-  predicted_ = control;
-  expected_step_ = 0;
+  // Recalibration, the faster after a wrong prediction: expected misses and their time against
+  // those that came. Misses come together, so that the two differ.
+  const double rate = guard_.open() ? 1.0 / 8 : 1.0 / 2;
+  const auto follow = [rate](double& bias, double came, double expected) {
+    if (expected > 0) bias += rate * (std::clamp(came / expected, 0.1, 10.0) - bias);
+  };
+  follow(bias_, misses_step_, expected_misses_);
+  follow(time_bias_, taken_, expected_time_);
+  expected_misses_ = expected_time_ = 0;
   for (const double misses : expected_) {
-    expected_step_ += misses;
-    predicted_ += cost_[0].at(bias_ * misses);
+    expected_misses_ += misses;
+    expected_time_ += cost_[0].at(bias_ * misses);
   }
+  predicted_ = control + time_bias_ * expected_time_;
   taken_ = 0;
   misses_step_ = 0;
   step_reads_ = 0;

@@ -99,8 +99,10 @@ class Table : public Policy {
   bool started_ = false;
   Seconds taken_ = 0;                   ///< by the step's layers so far, as far as misses make it
   double misses_step_ = 0;              ///< of the step so far
-  double expected_step_ = 0;            ///< of it when it began
+  double expected_misses_ = 0;          ///< of it when it began
+  Seconds expected_time_ = 0;           ///< the same, of its misses
   double bias_ = 1;                     ///< misses that come for each expected one
+  double time_bias_ = 1;                ///< seconds that they take for each expected one
   std::uint64_t step_reads_ = 0;        ///< pages read since it began, but tails
   double promised_ = 0;                 ///< reads of promoted pages, by their odds, lately
   double delivered_ = 0;                ///< and those that came

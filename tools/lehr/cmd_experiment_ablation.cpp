@@ -2,6 +2,7 @@
 // lehr experiment ablation: all policies on all given traces, capacities, selections and profiles,
 // beside bound and oracle, and the shipped policy with each of its features switched off in turn.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -34,7 +35,7 @@ struct Arguments {
   std::vector<std::string> select = {"mass:0.95", "topk:10%"};
   std::vector<std::string> profiles = {"gh200", "h200-pcie5"};
   std::uint32_t seeds = 5;
-  std::uint32_t mixed = 0;
+  std::uint32_t mixed = 8;
   std::uint32_t stagger = 12;
   std::uint32_t warmup = 16;
   bool window = false;
@@ -48,13 +49,15 @@ struct Contestant {
   Parameters parameters;
   enum class Role { kRival, kOurs, kFeatureOff, kFullKnowledge } role;
   bool seeded = false;
+  Parameters predictor;
+  bool write_back_once = true;
 };
 
 /// Without full knowledge and not ours: what the best rival of a cell is chosen from.
 bool is_rival(const placement::PolicyDescriptor& d) {
   const std::string_view name = d.name;
   return !d.traits.needs_future && !d.traits.unlimited && name != "table" && name != "sa" &&
-         name != "sa-adaptive";
+         name != "sa-adaptive" && name != "hit-density";
 }
 
 std::vector<Contestant> contestants() {
@@ -71,21 +74,28 @@ std::vector<Contestant> contestants() {
          std::string(name),
          {},
          role,
-         name == "sa" || name == "sa-adaptive"});
+         name == "sa" || name == "sa-adaptive",
+         {}});
   }
-  const auto without = [&](const char* label, Parameters parameters) {
+  const auto without = [&](const char* label, Parameters parameters, Parameters predictor = {},
+                           bool write_back_once = true) {
     out.push_back({fmt::format("table without {}", label), "table", std::move(parameters),
-                   Role::kFeatureOff, false});
+                   Role::kFeatureOff, false, std::move(predictor), write_back_once});
   };
-  without("prefetch", {{"prefetch", 1}});
-  without("urgent promotions", {{"urgent", 0}});
-  without("streaming", {{"stream", 1}});
-  without("importance (mass)", {{"mass", 0}});
-  without("company (neighbours, layers)", {{"company", 0}});
-  without("order of ticks", {{"order", 0}});
   without("fill on read", {{"fill", 0}});
+  without("write-back once", {}, {}, false);
+  without("prefetch", {{"prefetch", 1}});
+  without("bursts that fetch ahead", {{"ahead", 0}});
+  without("importance (mass)", {}, {{"mass", 0}});
+  without("company (neighbours, layers)", {}, {{"company", 0}});
+  without("order of ticks", {{"order", 0}});
   without("budget of promotions", {{"budget", 0}});
-  without("all of these but fill", {{"prefetch", 1}, {"mass", 0}, {"company", 0}, {"order", 0}});
+  without("guards", {{"guards", 0}});
+  const auto more_time = [&](const char* label, double box) {
+    out.push_back({label, "sa", {{"box", box}}, Role::kFeatureOff, true, {}});
+  };
+  more_time("sa without annealing", 0);
+  more_time("sa, box of a whole step", 1);
   return out;
 }
 
@@ -93,10 +103,13 @@ struct Figures {
   double misses = 0;
   double reads = 0;
   std::vector<double> seconds;  ///< by seed
+
+  bool played() const { return !seconds.empty(); }
 };
 
 struct Cell {
   std::string trace, select, hbm, profile;
+  bool mixed = false;
   std::vector<Figures> by;  ///< by contestant
   double bound = 0;
   double oracle = 0;
@@ -128,6 +141,10 @@ void play(Cell& cell, const Prepared& prepared, const Arguments& arguments,
     const auto bound = placement::lower_bound(*instance, bound_options);
     placement::OracleOptions oracle_options;
     oracle_options.warmup_steps = arguments.warmup;
+    if (cell.mixed) {  // many pages: less time for each
+      bound_options.visit_budget /= 2;
+      oracle_options.sweeps = 2;
+    }
     const auto oracle = placement::oracle_plan(*instance, oracle_options);
     if (!bound || !oracle) {
       cell.failed = bound ? oracle.error() : bound.error();
@@ -143,10 +160,15 @@ void play(Cell& cell, const Prepared& prepared, const Arguments& arguments,
     return;
   }
   const Contestant& c = all[job];
-  for (std::uint32_t seed = 0; seed < (c.seeded ? arguments.seeds : 1); ++seed) {
+  // Features are switched off under one selection rule and in single sequences: time.
+  const bool few = cell.select != arguments.select.front() || cell.mixed;
+  if (few && c.role == Contestant::Role::kFeatureOff) return;
+  for (std::uint32_t seed = 0; seed < (c.seeded && !few ? arguments.seeds : 1); ++seed) {
     runtime::ReplayOptions own = *options;
     own.runtime.policy = c.policy;
     own.runtime.policy_parameters = c.parameters;
+    own.runtime.predictor_parameters = c.predictor;
+    own.runtime.write_back_once = c.write_back_once;
     own.runtime.seed = seed + 1;
     own.warmup_steps = arguments.warmup;
     const auto result = runtime::replay(prepared.workload, own, runtime::make_sim_machine());
@@ -202,9 +224,12 @@ std::string summary(const std::vector<Cell>& cells, const std::vector<Contestant
              rival_misses = 0, min_misses = 0;
       double rival_seconds = 0, own_seconds = 0, oracle_seconds = 0, spread = 0;
       int lost = 0;
+      int played = 0;
       for (const Cell* c : part) {
         const Best best = best_rival(*c, all);
         const Figures& f = c->by[i];
+        if (!f.played()) continue;
+        ++played;
         const double seconds = mean(f.seconds);
         misses += f.misses / f.reads;
         rival_misses += best.misses;
@@ -221,7 +246,8 @@ std::string summary(const std::vector<Cell>& cells, const std::vector<Contestant
         const auto [low, high] = std::minmax_element(f.seconds.begin(), f.seconds.end());
         spread = std::max(spread, (*high - *low) / seconds);
       }
-      const auto n = static_cast<double>(part.size());
+      if (played == 0) continue;
+      const auto n = static_cast<double>(played);
       const double closed =
           rival_misses > min_misses ? (rival_misses - misses) / (rival_misses - min_misses) : 0;
       const double closed_time =
@@ -230,7 +256,7 @@ std::string summary(const std::vector<Cell>& cells, const std::vector<Contestant
               : 0;
       table.add({all[i].label, fmt::format("{:.4f}", misses / n), percent(closed),
                  percent(over_bound / n), percent(over_oracle / n), percent(over_rival / n),
-                 percent(worst), percent(closed_time), fmt::format("{}/{}", lost, part.size()),
+                 percent(worst), percent(closed_time), fmt::format("{}/{}", lost, played),
                  all[i].seeded ? fmt::format("+-{:.2f}%", spread * 50) : std::string("-")});
       rows.push_back({{"policy", all[i].label},
                       {"misses", misses / n},
@@ -240,6 +266,7 @@ std::string summary(const std::vector<Cell>& cells, const std::vector<Contestant
                       {"over_best_rival", over_rival / n},
                       {"worst_cell", worst},
                       {"closed_to_oracle", closed_time},
+                      {"cells", played},
                       {"cells_above_one_percent", lost},
                       {"largest_spread_of_seeds", spread}});
     }
@@ -251,11 +278,97 @@ std::string summary(const std::vector<Cell>& cells, const std::vector<Contestant
   return text;
 }
 
+/// What was aimed at, beside what was reached.
+struct Target {
+  const char* hbm;
+  double closed;
+};
+constexpr Target kTargets[] = {{"5%", 0.92}, {"10%", 0.42}, {"25%", 0.25}, {"50%", 0.15}};
+
+/// Of one policy over all cells: the distance from best rival to min in misses by capacity, to
+/// oracle in time, and the worst cell.
+std::string verdict(const std::vector<Cell>& cells, const std::vector<Contestant>& all,
+                    std::size_t i, std::size_t least, std::size_t lru, ordered_json& json) {
+  Table table({"HBM", "closed to min", "target", "worst time", "target", "cells of more misses"});
+  double from_rival = 0, to_oracle = 0, from_lru = 0, lru_to_oracle = 0, logs = 0;
+  ordered_json rows;
+  for (const Target& t : kTargets) {
+    double rival = 0, own = 0, min = 0, worst = -1;
+    int more = 0, n = 0;
+    for (const Cell& c : cells) {
+      if (c.hbm != t.hbm || !c.by[i].played()) continue;
+      const Best best = best_rival(c, all);
+      const double misses = c.by[i].misses / c.by[i].reads;
+      rival += best.misses;
+      own += misses;
+      min += c.by[least].misses / c.by[least].reads;
+      worst = std::max(worst, mean(c.by[i].seconds) / best.seconds - 1);
+      more += misses >= best.misses ? 1 : 0;
+      ++n;
+    }
+    if (n == 0) continue;
+    const double closed = rival > min ? (rival - own) / (rival - min) : 0;
+    table.add({t.hbm, percent(closed), percent(t.closed), percent(worst), "+1.0%",
+               fmt::format("{}/{}", more, n)});
+    rows.push_back({{"hbm", t.hbm},
+                    {"closed_to_min", closed},
+                    {"target", t.closed},
+                    {"worst_time", worst},
+                    {"worst_time_target", 0.01},
+                    {"cells_of_more_misses", more},
+                    {"cells", n}});
+  }
+  int n = 0;
+  for (const Cell& c : cells) {
+    if (!c.by[i].played() || !(c.oracle > 0)) continue;
+    const Best best = best_rival(c, all);
+    const double own = mean(c.by[i].seconds);
+    const double start = mean(c.by[lru].seconds);
+    from_rival += (best.seconds - own) / c.oracle;
+    to_oracle += (best.seconds - c.oracle) / c.oracle;
+    from_lru += (start - own) / c.oracle;
+    lru_to_oracle += (start - c.oracle) / c.oracle;
+    logs += std::log(own / best.seconds);
+    ++n;
+  }
+  const double closed = to_oracle > 0 ? from_rival / to_oracle : 0;
+  const double closed_lru = lru_to_oracle > 0 ? from_lru / lru_to_oracle : 0;
+  const double ratio = n > 0 ? std::exp(logs / n) - 1 : 0;
+  json.push_back({{"policy", all[i].label},
+                  {"by_hbm", std::move(rows)},
+                  {"closed_to_oracle", closed},
+                  {"closed_to_oracle_target", 0.4},
+                  {"closed_to_oracle_from_lru", closed_lru},
+                  {"closed_to_oracle_from_lru_target", 0.8},
+                  {"time_over_best_rival", ratio}});
+  return fmt::format(
+      "\n{} against the best rival of each cell\n{}to oracle in time, all cells: {} closed (target "
+      "+40.0%), from lru {} (target +80.0%); time over the best rivals', geometric mean: {}\n",
+      all[i].label, table.text(), percent(closed), percent(closed_lru), percent(ratio));
+}
+
+/// The contestant without full knowledge whose times are least over the cells, as a geometric mean.
+std::string winner(const std::vector<Cell>& cells, const std::vector<Contestant>& all) {
+  std::size_t best = all.size();
+  double least = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto role = all[i].role;
+    if (role != Contestant::Role::kOurs && role != Contestant::Role::kRival) continue;
+    double logs = 0;
+    for (const Cell& c : cells) logs += std::log(mean(c.by[i].seconds));
+    if (best < all.size() && logs >= least) continue;
+    best = i;
+    least = logs;
+  }
+  return best < all.size() ? all[best].label : std::string();
+}
+
 ordered_json cell_json(const Cell& cell, const std::vector<Contestant>& all) {
   ordered_json out{
       {"trace", cell.trace},     {"select", cell.select},       {"hbm", cell.hbm},
       {"profile", cell.profile}, {"bound_seconds", cell.bound}, {"oracle_seconds", cell.oracle}};
   for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!cell.by[i].played()) continue;
     out["policies"].push_back({{"policy", all[i].label},
                                {"misses", cell.by[i].misses / cell.by[i].reads},
                                {"seconds", cell.by[i].seconds}});
@@ -294,6 +407,7 @@ std::vector<std::string> of_one_shape(const std::vector<std::string>& traces,
 /// One trace (or the mixed batch of all) under one rule and profile.
 struct Batch {
   std::string name;
+  bool mixed = false;
   ReplayArguments replay;
 };
 
@@ -303,7 +417,7 @@ std::vector<Batch> batches(const Arguments& arguments, std::vector<std::string>&
                        std::uint32_t sequences) {
     for (const std::string& select : arguments.select) {
       for (const std::string& profile : arguments.profiles) {
-        Batch b{name, {}};
+        Batch b{name, sequences > 1, {}};
         b.replay.traces = traces;
         b.replay.select = select;
         b.replay.profile = profile;
@@ -342,7 +456,12 @@ void run(const Arguments& arguments) {
     if (!prepared) fail(kCommand, prepared.error());
     const std::size_t first = cells.size();
     for (const std::string& hbm : arguments.hbm) {
-      Cell cell{work[b].name, work[b].replay.select, hbm, work[b].replay.profile, {}, 0, 0, {}, {}};
+      Cell cell;
+      cell.trace = work[b].name;
+      cell.select = work[b].replay.select;
+      cell.hbm = hbm;
+      cell.profile = work[b].replay.profile;
+      cell.mixed = work[b].mixed;
       cell.by.resize(all.size());
       cells.push_back(std::move(cell));
     }
@@ -361,8 +480,23 @@ void run(const Arguments& arguments) {
     }
   }
   ordered_json parts;
-  const std::string text = summary(cells, all, parts);
+  std::string text = summary(cells, all, parts);
   report["summary"] = std::move(parts);
+  std::size_t min = all.size(), lru = all.size();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].policy == "min") min = i;
+    if (all[i].policy == "lru") lru = i;
+  }
+  ordered_json verdicts;
+  for (std::size_t i = 0; i < all.size() && min < all.size() && lru < all.size(); ++i) {
+    if (all[i].role == Contestant::Role::kOurs) {
+      text += verdict(cells, all, i, min, lru, verdicts);
+    }
+  }
+  report["verdicts"] = std::move(verdicts);
+  report["fastest_without_full_knowledge"] = winner(cells, all);
+  text += fmt::format("\nfastest without full knowledge, geometric mean over all cells: {}\n",
+                      winner(cells, all));
   for (const Cell& cell : cells) report["cells"].push_back(cell_json(cell, all));
   report["notes"] = notes;
   if (arguments.json != "-") {
@@ -400,7 +534,7 @@ void add_ablation(CLI::App& experiments) {
       ->check(CLI::Range(1U, 100U));
   command
       .add_option("--mixed", arguments->mixed,
-                  "Sequences of one more batch, of all traces in turn (slow); 0: none")
+                  "Sequences of one more batch, of all traces of one shape in turn; 0: none")
       ->check(CLI::Range(0U, 256U));
   command.add_option("--stagger", arguments->stagger,
                      "Steps between the starts of that batch's sequences");
