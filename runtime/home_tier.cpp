@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/home_tier.hpp"
 
+#include <fmt/core.h>
+
 namespace lehr::runtime {
 
 HomeTier::HomeTier(const placement::Platform& platform, PageTable& table, Bytes page_bytes)
@@ -45,7 +47,10 @@ Status HomeTier::make_room(placement::LayerLoad& load, std::vector<PageOp>* ops)
     clock_[at] = kNoPage;
     return {};
   }
-  return refused(Reason::kNoEvictable, "every page of the home tier is held");
+  return refused(Reason::kNoEvictable,
+                 fmt::format("every page of the home tier is held: what one layer reads and writes "
+                             "does not fit in its {} pages",
+                             table_.slots(home_).capacity()));
 }
 
 Status HomeTier::reserve(PageId page, placement::LayerLoad& load, std::vector<PageOp>* ops) {

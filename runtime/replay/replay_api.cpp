@@ -27,6 +27,11 @@ Status said(lehr_status status) {
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) {
+      out += fmt::format("\\u{:04x}", byte);
+      continue;
+    }
     if (c == '"' || c == '\\') out += '\\';
     out += c;
   }
@@ -47,7 +52,7 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
   if (!options.policy_parameters.empty()) {
     text += "[policy.parameters]\n";
     for (const auto& [name, value] : options.policy_parameters)
-      text += fmt::format("{} = {}\n", name, value);
+      text += fmt::format("{} = {}\n", quoted(name), value);
   }
   text += fmt::format("[predictor]\nname = {}\n", quoted(options.predictor));
   if (!options.predictor_parameters.empty()) {
@@ -62,9 +67,11 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
       options.page_bytes);
   text += fmt::format("[step]\nweights_bytes = {}\n[capacity]\n", options.weights_bytes);
   for (std::size_t t = 0; t < options.tier_pages.size(); ++t) {
-    if (options.tier_pages[t] == 0) continue;
-    text +=
-        fmt::format("{} = \"{} pages\"\n", options.platform.tiers[t].name, options.tier_pages[t]);
+    // An empty tier is said too: unset would mean the profile's capacity. That is what tiers get
+    // which a configuration does not know.
+    const std::string& name = options.platform.tiers[t].name;
+    if (name != "hbm" && name != "host" && name != "nvme") continue;
+    text += fmt::format("{} = \"{} pages\"\n", name, options.tier_pages[t]);
   }
   if (!api.nvme_directory.empty())
     text += fmt::format("[nvme]\npath = {}\n", quoted(api.nvme_directory));

@@ -21,6 +21,17 @@ def lehr(*arguments, **options):
     return subprocess.run([LEHR, *arguments], capture_output=True, text=True, timeout=240, **options)
 
 
+def trace_file(**metadata):
+    """The smallest attention trace: one step, layer, head and page. Metadata can be overridden."""
+    known = {"format": "lehr.attention-trace", "version": "1", "model": "m", "workload": "w", "page_tokens": "16",
+             "q_heads": "1", "kv_heads": "1", "head_dim": "8", "kv_bytes_per_element": "2", "layers": "1",
+             "layer_ids": "0", "prompt_tokens": "8", "steps": "1", "mass_encoding": "log2_u8_8", **metadata}
+    header = json.dumps({"__metadata__": known,
+                         "mass": {"dtype": "U8", "shape": [1, 1, 1, 1], "data_offsets": [0, 1]}}).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + b"\0"
+
+
 class Figures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -62,6 +73,49 @@ class Figures(unittest.TestCase):
             lru = next(p for p in cell["policies"] if p["policy"] == "lru")
             self.assertEqual(lru["all"]["links"]["h2d"]["bytes"], page * lru["all"]["page_misses"])
             self.assertEqual(lru["all"]["links"]["d2h"]["bytes"], page * lru["all"]["written_back"])
+
+    def test_totals_add_up_with_and_without_warmup(self):
+        for cell in self.report["cells"]:
+            for p in cell["policies"]:
+                every, warm = p["all"], p["warm"]
+                self.assertEqual(every["steps"], warm["steps"] + self.report["warmup_steps"])
+                for key in ("page_reads", "page_misses", "predicted_seconds", "written_back"):
+                    self.assertGreaterEqual(every[key], warm[key], (p["policy"], key))
+
+    def test_table_and_report_agree(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "report.json"
+            done = lehr("compare", TRACE, "--profile", "gh200", "--hbm", "10%", "--policies", "lru", "min", "--json",
+                        str(report))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            cell = json.loads(report.read_text())["cells"][0]
+        rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.strip()}
+        self.assertIn("predicted", done.stdout)
+        for p in cell["policies"]:
+            row, warm = rows[p["policy"]], p["warm"]
+            self.assertIn(f" {warm['predicted_tokens_per_second']:.1f} ", row)
+            self.assertIn(f" {100 * warm['byte_hit_rate']:.2f}% ", row)
+            for key in ("step_p50_ms", "step_p99_ms"):
+                self.assertIn(f" {float(f'{1e3 * warm[key]:.3g}'):g} us", row, key)
+            self.assertIn(f" {100 * p['over_bound_without_warmup']:+.1f}% ", row)
+            self.assertIn(f" {100 * p['over_oracle_without_warmup']:+.1f}%", row)
+
+    def test_a_warmup_longer_than_the_trace_leaves_all_steps(self):
+        for command in (("compare", "--policies", "lru"), ("bound",), ("replay",)):
+            done = lehr(command[0], TRACE, *command[1:], "--warmup", "1000")
+            self.assertEqual(done.returncode, 0, done.stderr)
+        done = lehr("compare", TRACE, "--policies", "lru", "--warmup", "1000")
+        self.assertIn("predicted, steps 0 to 95", done.stdout)
+        self.assertNotIn("bound LB2 0 a step", done.stdout)
+
+    def test_inspect_reports_as_the_other_commands_do(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "report.json"
+            self.assertIn("working set", lehr("inspect", REQUESTS, "--json", str(report)).stdout)
+            written = json.loads(report.read_text())
+        for arguments in ((REQUESTS, "--json"), (REQUESTS, "--json", "-"), ("--json", REQUESTS)):
+            with self.subTest(arguments):
+                self.assertEqual(json.loads(lehr("inspect", *arguments).stdout), written)
 
     def test_host_decides_as_sim_does_and_verifies_every_read(self):
         figures = {}
@@ -110,10 +164,54 @@ class Refusals(unittest.TestCase):
             with self.subTest(rule):
                 self.one_line("compare", TRACE, "--select", rule, naming=("--select",))
 
+    def test_numbers(self):
+        for option, value in (("--weights-gb", "nan"), ("--weights-gb", "-1"), ("--weights-gb", "inf"),
+                              ("--page-bytes", "1"), ("--sequences", "1000000"), ("--hbm", "")):
+            with self.subTest((option, value)):
+                self.one_line("replay", TRACE, option, value, code=2, naming=(option,))
+        for value in ("-1", "18446744073709551615"):
+            self.refused("replay", TRACE, "--seed", value, code=2, naming=("--seed",))
+
+    def test_starts_that_no_clock_counts(self):
+        # 2^31 twice is 0 in 32 bits: all sequences would start at once.
+        for stagger in ("4294967295", "2147483648", "100000000"):
+            with self.subTest(stagger):
+                self.one_line("replay", TRACE, "--sequences", "3", "--stagger", stagger, code=2, naming=("--stagger",))
+
+    def test_tiers_of_nothing(self):
+        self.one_line("replay", TRACE, "--host", "0", naming=("host",))
+        self.one_line("replay", TRACE, "--host", "50%", "--nvme", "0", naming=("below HBM",))
+
+    def test_usage_and_failure_are_told_apart(self):
+        self.refused("replay", TRACE, "--select", "best", code=2)
+        self.refused("replay", TRACE, "--policy", "clairvoyant", code=2)
+        self.refused("replay", TRACE, "--shape", "gpt-7", code=2)
+        self.refused("replay", "absent.safetensors", code=1)
+
+    def test_options_of_another_kind_of_trace(self):
+        self.one_line("compare", REQUESTS, "--hbm", "25%", code=2, naming=("--hbm", "attention"))
+        self.one_line("compare", TRACE, "--cache", "5%", code=2, naming=("--cache", "request"))
+        self.one_line("compare", REQUESTS, "--policies", "table", code=2, naming=("table", "lru"))
+
+    def test_text_of_a_file_commands_no_terminal(self):
+        hostile = "\x1b[31mred\n\u009bJ"
+        with tempfile.TemporaryDirectory() as folder:
+            there = pathlib.Path(folder)
+            (there / "shown.safetensors").write_bytes(trace_file(model=hostile, note=hostile))
+            (there / "bad.safetensors").write_bytes(trace_file(format=hostile))
+            shown = lehr("inspect", str(there / "shown.safetensors"))
+            self.assertEqual(shown.returncode, 0, shown.stderr)
+            self.assertEqual(shown.stdout.count("\\x1b[31mred\\x0a\\x9bJ"), 2, shown.stdout)
+            self.one_line("inspect", str(there / "bad.safetensors"), code=1, naming=("\\x1b[31mred\\x0a\\x9bJ",))
+
     def test_names(self):
         self.one_line("replay", TRACE, "--policy", "clairvoyant", naming=("lru",))
         self.one_line("replay", TRACE, "--policy", "lru:depth=3", naming=("depth",))
-        self.one_line("replay", TRACE, "--policy", "lru:depth", naming=("KEY=NUMBER",))
+        for parameters in ("depth", "depth=", "=1", "depth=nan", "depth=1,", "", "a=1,a=2"):
+            with self.subTest(parameters):
+                self.one_line("replay", TRACE, "--policy", f"lru:{parameters}", code=2, naming=("policy 'lru:",))
+        # Nothing of a name gets into the configuration that the command writes.
+        self.one_line("replay", TRACE, "--policy", "lru:x]\n[policy=1", code=2, naming=("no parameter",))
         self.one_line("replay", TRACE, "--profile", "b200")
         self.one_line("replay", TRACE, "--shape", "gpt-7", naming=("llama-3.1-8b",))
         self.refused("replay", TRACE, "--machine", "abacus", code=2)
@@ -143,6 +241,28 @@ class Refusals(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.one_line("replay", TRACE, "--json", folder)
             self.assertEqual(os.listdir(folder), [])
+        # Before the work, not after it: nothing of the table has been printed.
+        done = lehr("compare", TRACE, "--policies", "lru", "--json", "/proc/nowhere/report.json")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+
+    def test_a_full_standard_output(self):
+        many = ",".join(f"{n}%" for n in range(10, 60))
+        for arguments in (("replay", TRACE), ("replay", TRACE, "--json", "-"), ("inspect", TRACE), ("bound", TRACE),
+                          ("profiles",), ("profiles", "gh200"), ("inspect", TRACE, "--json"),
+                          ("replay", TRACE, "--hbm", many), ("compare", REQUESTS)):
+            with self.subTest(arguments), open("/dev/full", "w", encoding="ascii") as full:
+                done = subprocess.run([LEHR, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=240)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                self.assertIn("standard output", done.stderr)
+
+    def test_a_file_name_that_is_not_unicode(self):
+        with tempfile.TemporaryDirectory() as folder:
+            name = os.path.join(os.fsencode(folder), b"\xff.safetensors.zst")
+            os.symlink(os.path.abspath(TRACE), name)
+            done = subprocess.run([LEHR, "replay", name, "--json", "-"], capture_output=True, timeout=240)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            json.loads(done.stdout)
 
     def test_a_gpu_that_is_not_to_be_had(self):
         for command in (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr bound: what no policy can go below on a trace, capacity and profile.
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include "placement/bounds.hpp"
@@ -9,6 +8,7 @@
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 
 namespace lehr::tools {
 
@@ -28,7 +28,7 @@ void run(const ReplayArguments& arguments) {
   const double warm = std::max(0.0, steps - arguments.warmup);
   for (const std::string& hbm : arguments.hbm) {
     const auto options = prepared->at(hbm);
-    if (!options) fail_usage(kCommand, options.error());
+    if (!options) fail(kCommand, options.error());
     const auto instance = take(kCommand, runtime::replay_instance(prepared->workload, *options));
     placement::BoundOptions bound_options;
     bound_options.warmup_steps = arguments.warmup;
@@ -37,14 +37,14 @@ void run(const ReplayArguments& arguments) {
         {"hbm", hbm}, {"hbm_pages", instance.capacity}, {"best", bound.best.name}};
     for (const placement::BoundValue& v : bound.each) {
       table.add({hbm, v.name, human_seconds(v.total), human_seconds(v.total / steps),
-                 human_seconds(v.without_warmup),
+                 warm > 0 ? human_seconds(v.without_warmup) : "-",
                  warm > 0 ? human_seconds(v.without_warmup / warm) : "-"});
       cell["bounds"].push_back(
           {{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
     }
     report["cells"].push_back(std::move(cell));
   }
-  if (arguments.json != "-") fmt::print("{}", table.text());
+  if (arguments.json != "-") print(kCommand, table.text());
   if (!arguments.json.empty()) take(kCommand, write_json(arguments.json, report));
 }
 

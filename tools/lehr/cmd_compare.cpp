@@ -14,6 +14,7 @@
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 #include "tools/lehr/trace_kind.hpp"
 
 namespace lehr::tools {
@@ -30,7 +31,18 @@ struct Arguments {
   ReplayArguments replay;
   RequestArguments requests;
   std::vector<std::string> policies;
+  std::vector<const CLI::Option*> of_attention;  ///< options that say nothing of request traces
+  std::vector<const CLI::Option*> of_requests;   ///< and the other way round
 };
+
+void refuse(const std::vector<const CLI::Option*>& options, const char* their_kind,
+            const std::string& file, const char* kind) {
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0) continue;
+    fail_usage(kCommand, invalid(fmt::format("{} is for {} traces; {} is {} trace",
+                                             option->get_name(), their_kind, file, kind)));
+  }
+}
 
 /// All that runs at one HBM capacity.
 struct Cell {
@@ -140,6 +152,8 @@ ordered_json cell_json(const Cell& cell,
     row["parameters"] = policies[i].second;
     if (!traits.unlimited && bound.best.total > 0) {
       row["over_oracle"] = r.all.total / oracle.predicted.total - 1;
+      if (oracle.predicted.without_warmup > 0)
+        row["over_oracle_without_warmup"] = r.warm.total / oracle.predicted.without_warmup - 1;
       row["over_bound"] = r.all.total / bound.best.total - 1;
       if (bound.best.without_warmup > 0)
         row["over_bound_without_warmup"] = r.warm.total / bound.best.without_warmup - 1;
@@ -155,11 +169,14 @@ void run(const Arguments& arguments) {
     const std::string& file = arguments.replay.traces.front();
     const auto contents =
         take(kCommand, formats::FileContents::open(file, formats::kDefaultTraceLimit));
-    if (!is_attention_trace(contents.bytes())) {
-      compare_requests(file, arguments.requests, policies, arguments.replay.json);
+    if (!is_attention_trace(contents.bytes(), file)) {
+      refuse(arguments.of_attention, "attention", file, "a request");
+      compare_requests(file, arguments.requests, policies, arguments.policies.empty(),
+                       arguments.replay.json);
       return;
     }
   }
+  refuse(arguments.of_requests, "request", arguments.replay.traces.front(), "an attention");
   std::unique_ptr<Prepared> prepared;
   {
     ProgressBar bar("reading traces");
@@ -168,7 +185,7 @@ void run(const Arguments& arguments) {
   std::vector<Cell> cells;
   for (const std::string& hbm : arguments.replay.hbm) {
     auto options = prepared->at(hbm);
-    if (!options) fail_usage(kCommand, options.error());
+    if (!options) fail(kCommand, options.error());
     cells.push_back({hbm, *std::move(options), {}, {}, {}});
     cells.back().results.resize(policies.size());
   }
@@ -205,23 +222,23 @@ void run(const Arguments& arguments) {
     for (const auto& result : cell.results) {
       if (!*result) fail(kCommand, result->error());
     }
-    const placement::Bound& bound = **cell.bound;
+    const placement::BoundValue& bound = (*cell.bound)->best;
+    const std::uint32_t steps = prepared->workload.steps();
+    const std::uint32_t first = arguments.replay.warmup < steps ? arguments.replay.warmup : 0;
     text += fmt::format(
         "\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
-        cell.options.runtime.tier_pages[kHbm], prepared->total_pages, bound.best.name,
-        human_seconds(bound.best.without_warmup /
-                      std::max(1U, prepared->workload.steps() - std::min(prepared->workload.steps(),
-                                                                         arguments.replay.warmup))),
-        arguments.replay.warmup, prepared->workload.steps() - 1);
+        cell.options.runtime.tier_pages[kHbm], prepared->total_pages, bound.name,
+        human_seconds((first > 0 ? bound.without_warmup : bound.total) / (steps - first)), first,
+        steps - 1);
     text += print_cell(cell, policies, prepared->page_bytes);
     report["cells"].push_back(cell_json(cell, policies, prepared->page_bytes));
   }
   if (arguments.replay.json != "-") {
-    fmt::print("profile {}, selection {}, {} sequence(s), {} bytes a page\n",
-               prepared->base.runtime.platform.name, arguments.replay.select,
-               prepared->workload.sequences.size(), prepared->page_bytes);
-    for (const std::string& notice : prepared->notices) fmt::print("note: {}\n", notice);
-    fmt::print("{}", text);
+    std::string head = fmt::format("profile {}, selection {}, {} sequence(s), {} bytes a page\n",
+                                   prepared->base.runtime.platform.name, arguments.replay.select,
+                                   prepared->workload.sequences.size(), prepared->page_bytes);
+    for (const std::string& notice : prepared->notices) head += fmt::format("note: {}\n", notice);
+    print(kCommand, head + text);
   }
   if (!arguments.replay.json.empty()) take(kCommand, write_json(arguments.replay.json, report));
 }
@@ -233,18 +250,24 @@ void add_compare(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("compare", "Replay a trace under every policy and compare");
   arguments->replay.add_to(command);
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name();
+    if (name != "traces" && name != "--json" && name != "--help")
+      arguments->of_attention.push_back(option);
+  }
   command.add_option("--policies", arguments->policies,
                      "Only these, each NAME or NAME:KEY=VALUE,...");
-  command
-      .add_option("--cache", arguments->requests.cache,
-                  "Request traces: cache sizes, as shares of the distinct blocks or in blocks")
-      ->delimiter(',');
-  command.add_option("--evict", arguments->requests.evict,
-                     "Request traces: any block, or leaf (after its descendants only)");
-  command
-      .add_option("--block-tokens", arguments->requests.block_tokens,
-                  "Request traces: tokens a block where the trace does not say")
-      ->check(CLI::Range(1U, 1U << 20));
+  arguments->of_requests = {
+      command
+          .add_option("--cache", arguments->requests.cache,
+                      "Request traces: cache sizes, as shares of the distinct blocks or in blocks")
+          ->delimiter(','),
+      command.add_option("--evict", arguments->requests.evict,
+                         "Request traces: any block, or leaf (after its descendants only)"),
+      command
+          .add_option("--block-tokens", arguments->requests.block_tokens,
+                      "Request traces: tokens a block where the trace does not say")
+          ->check(CLI::Range(1U, 1U << 20))};
   command.callback([arguments] { run(*arguments); });
 }
 

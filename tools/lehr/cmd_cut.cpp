@@ -10,6 +10,7 @@
 #include "runtime/formats/zstd.hpp"
 #include "tools/lehr/cut.hpp"
 #include "tools/lehr/fail.hpp"
+#include "tools/lehr/terminal.hpp"
 #include "tools/lehr/trace_kind.hpp"
 
 namespace lehr::tools {
@@ -48,7 +49,7 @@ void cut_attention(formats::FileContents contents, const Options& options) {
   if (!cut) fail_usage(kCommand, cut.error());
   for (const auto& tensor : trace.parts().other) {
     std::fprintf(stderr, "lehr cut: tensor '%s' is not one of Lehr's, left out\n",
-                 tensor.name.c_str());
+                 printable(tensor.name).c_str());
   }
   take(kCommand, formats::write_attention_trace(options.output, (*cut).parts));
 }
@@ -69,7 +70,7 @@ void cut_request_trace(const formats::FileContents& contents, const Options& opt
 void cut(const Options& options) {
   auto contents =
       take(kCommand, formats::FileContents::open(options.input, formats::kDefaultTraceLimit));
-  if (is_attention_trace(contents.bytes())) {
+  if (is_attention_trace(contents.bytes(), options.input)) {
     cut_attention(std::move(contents), options);
   } else {
     cut_request_trace(contents, options);

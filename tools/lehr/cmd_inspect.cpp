@@ -12,7 +12,9 @@
 #include "runtime/formats/file.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/inspect.hpp"
+#include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 #include "tools/lehr/trace_kind.hpp"
 
 namespace lehr::tools {
@@ -28,7 +30,7 @@ struct Options {
   std::uint32_t sinks = SelectionRule().sinks;
   std::uint32_t recent = SelectionRule().recent;
   std::uint32_t block_tokens = 512;
-  bool json = false;
+  std::string json;  ///< "-" is standard output
 };
 
 std::string percent(double share) { return fmt::format("{:.1f} %", share * 100); }
@@ -157,7 +159,7 @@ std::string records_text(const formats::AttentionParts& parts) {
   if (!parts.tokens.empty()) names.emplace_back("tokens");
   if (!parts.q.empty()) names.emplace_back("q");
   if (!parts.k.empty()) names.emplace_back("k, v");
-  for (const auto& tensor : parts.other) names.push_back(tensor.name + " (ignored)");
+  for (const auto& tensor : parts.other) names.push_back(printable(tensor.name) + " (ignored)");
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -165,10 +167,11 @@ std::string heading(const formats::AttentionTrace& trace, const Options& options
   const auto& meta = trace.meta();
   const KvGeometry geometry = meta.geometry();
   const std::uint64_t pages = std::uint64_t{geometry.groups()} * meta.pages();
-  std::string out = fmt::format("{}: attention trace, {}{}\n", options.file,
+  std::string out = fmt::format("{}: attention trace, {}{}\n", printable(options.file),
                                 human_bytes(static_cast<double>(trace.file_bytes())),
                                 trace.compressed() ? " (zstd)" : "");
-  out += fmt::format("model      {}\nworkload   {}\n", meta.model, meta.workload);
+  out += fmt::format("model      {}\nworkload   {}\n", printable(meta.model),
+                     printable(meta.workload));
   out += fmt::format(
       "shape      {} steps after a prompt of {} tokens; {} of {} layers, {} KV heads, {} "
       "query heads, head_dim {}, {} bytes an element\n",
@@ -180,7 +183,9 @@ std::string heading(const formats::AttentionTrace& trace, const Options& options
                      human_bytes(static_cast<double>(geometry.page_bytes()) / meta.page_tokens *
                                  geometry.groups()));
   out += fmt::format("records    {}\n", records_text(trace.parts()));
-  for (const auto& [key, value] : meta.other) out += fmt::format("{:<10} {}\n", key, value);
+  for (const auto& [key, value] : meta.other)
+    out += fmt::format("{:<10} {}\n", printable(key), printable(value));
+
   return out;
 }
 
@@ -252,7 +257,7 @@ Json to_json(const RequestReport& report) {
 }
 
 std::string to_text(const RequestReport& report, const Options& options, Bytes file_bytes) {
-  std::string out = fmt::format("{}: request trace, {}\n", options.file,
+  std::string out = fmt::format("{}: request trace, {}\n", printable(options.file),
                                 human_bytes(static_cast<double>(file_bytes)));
   out += fmt::format("requests   {} in {}{}\n", report.requests, span_text(report.duration_ms),
                      report.sessions == 0 ? "" : fmt::format(", {} sessions", report.sessions));
@@ -287,50 +292,39 @@ std::string to_text(const RequestReport& report, const Options& options, Bytes f
 
 // ---- the command
 
-void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    fail(kCommand, io_error("cannot write to standard output"));
-  }
-}
-
-void print(const Options& options, const char* kind, const Json& body) {
+void write(const Options& options, const char* kind, const Json& body) {
   Json out = {{"schema", "lehr.inspect"},
               {"schema_version", kSchema},
               {"file", options.file},
               {"kind", kind}};
   out.update(body);
-  print(out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  take(kCommand, write_json(options.json, out));
 }
 
 void inspect(const Options& options) {
   auto rule = SelectionRule::parse(options.select);
   if (!rule) fail_usage(kCommand, rule.error());
+  if (!options.json.empty()) take(kCommand, can_write_json(options.json));
   (*rule).sinks = options.sinks;
   (*rule).recent = options.recent;
 
   auto contents =
       take(kCommand, formats::FileContents::open(options.file, formats::kDefaultTraceLimit));
   const Bytes file_bytes = contents.file_bytes();
-  if (is_attention_trace(contents.bytes())) {
+  if (is_attention_trace(contents.bytes(), options.file)) {
     const auto trace =
         take(kCommand, formats::AttentionTrace::from(std::move(contents), options.file));
     const AttentionReport report = inspect_attention(trace, *rule);
-    if (options.json) {
-      print(options, "attention-trace", to_json(trace, report));
-    } else {
-      print(to_text(trace, report, options));
-    }
+    if (options.json != "-") print(kCommand, to_text(trace, report, options));
+    if (!options.json.empty()) write(options, "attention-trace", to_json(trace, report));
     return;
   }
   const std::string_view text(reinterpret_cast<const char*>(contents.bytes().data()),
                               contents.bytes().size());
   const auto trace = take(kCommand, formats::RequestTrace::parse(text, options.file));
   const RequestReport report = inspect_requests(trace, options.block_tokens);
-  if (options.json) {
-    print(options, "request-trace", to_json(report));
-  } else {
-    print(to_text(report, options, file_bytes));
-  }
+  if (options.json != "-") print(kCommand, to_text(report, options, file_bytes));
+  if (!options.json.empty()) write(options, "request-trace", to_json(report));
 }
 
 }  // namespace
@@ -339,8 +333,8 @@ void add_inspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Describe a trace: shape, footprint, selection, working set, reuse");
-  command->add_option("file", options->file, "Attention trace or request trace, plain or .zst")
-      ->required();
+  CLI::Option* file =
+      command->add_option("file", options->file, "Attention trace or request trace, plain or .zst");
   command->add_option(
       "--select", options->select,
       "Rule for working set, reuse and layers: all, topk:RATIO, count:N, mass:SHARE");
@@ -350,8 +344,16 @@ void add_inspect(CLI::App& app) {
       ->add_option("--block-tokens", options->block_tokens,
                    "Tokens a block where a request trace does not say")
       ->check(CLI::PositiveNumber);
-  command->add_flag("--json", options->json, "Print JSON");
-  command->callback([options] { inspect(*options); });
+  CLI::Option* json = command->add_option(
+      "--json", options->json,
+      "Write the report as JSON to this file (- or nothing for standard output)");
+  json->expected(0, 1);
+  command->callback([=] {
+    if (file->empty() && !options->json.empty()) std::swap(options->file, options->json);
+    if (options->file.empty()) throw CLI::RequiredError("file");
+    if (json->count() > 0 && options->json.empty()) options->json = "-";
+    inspect(*options);
+  });
 }
 
 }  // namespace lehr::tools

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr profiles: the shipped platform profiles, or one as TOML.
 #include <CLI/CLI.hpp>
-#include <fmt/core.h>
 
 #include "runtime/config/profile.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 
 namespace lehr::tools {
 
 namespace {
 
+constexpr const char* kCommand = "profiles";
+
 void list() {
   Table table({"profile", "HBM", "HBM read", "to HBM, 16 KiB pages", "from HBM", "summary"});
   for (const config::ProfileInfo& info : config::shipped_profiles()) {
-    const config::Profile p = take("profiles", config::parse_profile(info.text, info.name));
+    const config::Profile p = take(kCommand, config::parse_profile(info.text, info.name));
     const auto& links = p.platform.links;
     const LinkId up = p.platform.link(p.platform.home, kHbm);
     const LinkId down = p.platform.link(kHbm, p.platform.home);
@@ -24,7 +26,7 @@ void list() {
                human_bytes(links[up].curve.best_for_size(kPage)) + "/s",
                human_bytes(links[down].curve.best_for_size(kPage)) + "/s", info.summary});
   }
-  fmt::print("{}", table.text());
+  print(kCommand, table.text());
 }
 
 }  // namespace
@@ -37,9 +39,9 @@ void add_profiles(CLI::App& app) {
   command.callback([name] {
     if (name->empty()) return list();
     for (const config::ProfileInfo& info : config::shipped_profiles()) {
-      if (info.name == *name) return fmt::print("{}", info.text);
+      if (info.name == *name) return print(kCommand, info.text);
     }
-    fmt::print("{}", config::write_profile(take("profiles", config::read_profile(*name))));
+    print(kCommand, config::write_profile(take(kCommand, config::read_profile(*name))));
   });
 }
 

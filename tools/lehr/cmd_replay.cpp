@@ -11,6 +11,7 @@
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 
 namespace lehr::tools {
 
@@ -41,13 +42,14 @@ void fit_to_footprint(runtime::ReplayOptions& options, std::uint64_t total_pages
   }
 }
 
-void print(const runtime::ReplayResult& r, const std::string& hbm,
-           const runtime::ReplayOptions& options, const Prepared& prepared) {
-  const auto line = [](const char* what, const std::string& value) {
-    fmt::print("  {:<26}{}\n", what, value);
+std::string to_text(const runtime::ReplayResult& r, const std::string& hbm,
+                    const runtime::ReplayOptions& options, const Prepared& prepared) {
+  std::string out = fmt::format("{} at HBM {} ({} of {} pages), profile {}\n", r.policy, hbm,
+                                options.runtime.tier_pages[kHbm], prepared.total_pages,
+                                options.runtime.platform.name);
+  const auto line = [&](const char* what, const std::string& value) {
+    out += fmt::format("  {:<26}{}\n", what, value);
   };
-  fmt::print("{} at HBM {} ({} of {} pages), profile {}\n", r.policy, hbm,
-             options.runtime.tier_pages[kHbm], prepared.total_pages, options.runtime.platform.name);
   line("steps, tokens", fmt::format("{}, {}", r.steps, r.tokens));
   line("predicted step p50, p99", human_seconds(percentile(r.step_seconds, 0.5)) + ", " +
                                       human_seconds(percentile(r.step_seconds, 0.99)));
@@ -67,7 +69,8 @@ void print(const runtime::ReplayResult& r, const std::string& hbm,
   }
   line("replayed in", fmt::format("{} ({:.1f} M page reads/s)", human_seconds(r.wall),
                                   static_cast<double>(r.all.reads) / r.wall / 1e6));
-  for (const std::string& note : r.notes) fmt::print("  {}\n", note);
+  for (const std::string& note : r.notes) out += fmt::format("  {}\n", note);
+  return out;
 }
 
 /// On a GPU the replay calls its machine itself: what was measured is more than the C interface
@@ -78,7 +81,7 @@ nlohmann::ordered_json run_on_gpu(const Arguments& arguments, const Prepared& pr
   const DecodeOutcome outcome = take(
       kCommand, decode(prepared, options, arguments.gpu, [&](double share) { bar.show(share); }));
   if (arguments.replay.json != "-") {
-    print(outcome.result, hbm, options, prepared);
+    print(kCommand, to_text(outcome.result, hbm, options, prepared));
     print_decode(outcome, options);
   }
   if (!arguments.timeline.empty()) {
@@ -98,7 +101,7 @@ nlohmann::ordered_json run_elsewhere(const Arguments& arguments, const Prepared&
   const auto result =
       take(kCommand, runtime::replay_through_api(prepared.workload, options, api,
                                                  [&](double share) { bar.show(share); }));
-  if (arguments.replay.json != "-") print(result, hbm, options, prepared);
+  if (arguments.replay.json != "-") print(kCommand, to_text(result, hbm, options, prepared));
   return figures(result, options, prepared.page_bytes);
 }
 
@@ -107,6 +110,8 @@ void run(const Arguments& arguments) {
     fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
   const auto policy = parse_policy(arguments.policy);
   if (!policy) fail_usage(kCommand, policy.error());
+  const auto made = placement::make_policy(policy->first, policy->second);
+  if (!made) fail_usage(kCommand, made.error());
   std::unique_ptr<Prepared> prepared;
   {
     ProgressBar bar("reading traces");
@@ -116,7 +121,7 @@ void run(const Arguments& arguments) {
   report["machine"] = arguments.machine;
   for (const std::string& hbm : arguments.replay.hbm) {
     auto options = prepared->at(hbm);
-    if (!options) fail_usage(kCommand, options.error());
+    if (!options) fail(kCommand, options.error());
     options->runtime.policy = policy->first;
     options->runtime.policy_parameters = policy->second;
     const auto descriptor = take(kCommand, placement::find_policy(policy->first));

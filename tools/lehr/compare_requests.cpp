@@ -14,6 +14,7 @@
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 
 namespace lehr::tools {
 
@@ -91,11 +92,36 @@ ordered_json hits_json(const placement::BlockHits& h) {
           {"prefix_token_hit_ratio", ratio(h.prefix_hits.tokens, h.visits.tokens)}};
 }
 
+bool holds_blocks(const placement::PolicyDescriptor& d) { return d.make_replacement != nullptr; }
+
+/// Those of `policies` that work on blocks; one that was asked for by name and does not is an
+/// error.
+std::vector<std::pair<std::string, Parameters>> block_policies(
+    const std::vector<std::pair<std::string, Parameters>>& policies, bool all_policies) {
+  std::vector<std::pair<std::string, Parameters>> out;
+  for (const auto& p : policies) {
+    if (holds_blocks(**placement::find_policy(p.first))) {
+      out.push_back(p);
+    } else if (!all_policies) {
+      std::string known;
+      for (const placement::PolicyDescriptor* d : placement::policies()) {
+        if (holds_blocks(*d)) known += fmt::format("{}{}", known.empty() ? "" : ", ", d->name);
+      }
+      fail_usage(
+          kCommand,
+          invalid(fmt::format("policy '{}' does not work on blocks; on request traces these do: {}",
+                              p.first, known)));
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 void compare_requests(const std::string& file, const RequestArguments& arguments,
                       const std::vector<std::pair<std::string, Parameters>>& policies,
-                      const std::string& json) {
+                      bool all_policies, const std::string& json) {
+  if (!json.empty()) take(kCommand, can_write_json(json));
   if (arguments.evict != "any" && arguments.evict != "leaf") {
     fail_usage(kCommand, invalid("--evict " + arguments.evict + ": expected any or leaf"));
   }
@@ -115,10 +141,7 @@ void compare_requests(const std::string& file, const RequestArguments& arguments
   }
   const auto form =
       arguments.evict == "leaf" ? placement::EvictForm::kLeaf : placement::EvictForm::kAny;
-  std::vector<std::pair<std::string, Parameters>> chosen;
-  for (const auto& p : policies) {
-    if ((*placement::find_policy(p.first))->make_replacement != nullptr) chosen.push_back(p);
-  }
+  const auto chosen = block_policies(policies, all_policies);
   std::vector<Result<std::vector<BlockCacheRun>>> runs(chosen.size(), internal_error("not run"));
   {
     ProgressBar bar("replaying requests");
@@ -172,7 +195,7 @@ void compare_requests(const std::string& file, const RequestArguments& arguments
     text += table.text();
     report["cells"].push_back(std::move(cell));
   }
-  if (json != "-") fmt::print("{}", text);
+  if (json != "-") print(kCommand, text);
   if (!json.empty()) take(kCommand, write_json(json, report));
 }
 

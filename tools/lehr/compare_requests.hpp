@@ -17,10 +17,11 @@ struct RequestArguments {
   std::uint32_t block_tokens = 512;  ///< where the trace does not say
 };
 
-/// lehr compare on a request trace: hit ratios of the block policies at each cache size. Leaves the
-/// command by fail() where it cannot.
+/// lehr compare on a request trace: hit ratios of the block policies at each cache size. Policies
+/// that hold no blocks are passed over if `all_policies` were meant. Leaves the command by fail()
+/// where it cannot.
 void compare_requests(const std::string& trace, const RequestArguments& arguments,
                       const std::vector<std::pair<std::string, Parameters>>& policies,
-                      const std::string& json);
+                      bool all_policies, const std::string& json);
 
 }  // namespace lehr::tools

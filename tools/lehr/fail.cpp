@@ -5,16 +5,23 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tools/lehr/terminal.hpp"
+
 namespace lehr::tools {
 
-void fail(const char* command, const Error& error) {
-  std::fprintf(stderr, "lehr %s: %s\n", command, error.what.c_str());
-  throw CLI::RuntimeError(kExitFailure);
+namespace {
+
+[[noreturn]] void leave(const char* command, const Error& error, int code) {
+  std::fprintf(stderr, "lehr %s: %s\n", command, printable(error.what).c_str());
+  throw CLI::RuntimeError(code);
 }
 
-void fail_usage(const char* command, const Error& error) {
-  std::fprintf(stderr, "lehr %s: %s\n", command, error.what.c_str());
-  throw CLI::RuntimeError(kExitUsage);
+}  // namespace
+
+void fail(const char* command, const Error& error) {
+  leave(command, error, error.code == Code::kInvalid ? kExitUsage : kExitFailure);
 }
+
+void fail_usage(const char* command, const Error& error) { leave(command, error, kExitUsage); }
 
 }  // namespace lehr::tools

@@ -8,8 +8,8 @@
 
 namespace lehr::tools {
 
-/// Prints "lehr COMMAND: …" and leaves the command by CLI::RuntimeError: kExitUsage for a wrong
-/// argument.
+/// Prints one line "lehr COMMAND: …" and leaves the command by CLI::RuntimeError: kExitUsage for
+/// what is wrong with an argument (kInvalid, or whatever fail_usage() is given), else kExitFailure.
 [[noreturn]] void fail(const char* command, const Error& error);
 [[noreturn]] void fail_usage(const char* command, const Error& error);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <iostream>
 #include <new>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
@@ -31,6 +33,11 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     std::fputs("lehr: out of memory\n", stderr);
     return lehr::tools::kExitFailure;
+  } catch (const std::system_error& error) {  // fmt's: standard output is full or closed
+    std::fprintf(stderr, "lehr: standard output: %s\n", error.what());
+    return lehr::tools::kExitFailure;
   }
-  return std::fflush(stdout) == 0 ? 0 : lehr::tools::kExitFailure;
+  if (std::fflush(stdout) == 0 && std::cout.flush()) return 0;
+  std::fputs("lehr: standard output: cannot write\n", stderr);
+  return lehr::tools::kExitFailure;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/lehr/replay_options.hpp"
 
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 
 #include <CLI/CLI.hpp>
@@ -9,6 +11,7 @@
 
 #include "runtime/config/profile.hpp"
 #include "runtime/config/quantity.hpp"
+#include "tools/lehr/report.hpp"
 #include "tools/lehr/shapes.hpp"
 
 namespace lehr::tools {
@@ -17,6 +20,12 @@ namespace {
 
 /// No smaller than any footprint, and safe to add to: what "unlimited" means for a tier.
 constexpr std::uint32_t kUnlimitedPages = std::numeric_limits<std::uint32_t>::max() / 4;
+
+constexpr std::uint64_t kLargestSeed = std::numeric_limits<std::int64_t>::max();
+constexpr double kMostWeightsGb = 1e6;
+constexpr std::uint32_t kMostSequences = 4096;
+/// A month of decoding at a step in a few seconds; more is a slip of the pen.
+constexpr std::uint64_t kMostSteps = 1U << 20;
 
 Result<std::uint32_t> tier_pages(const std::string& text, Bytes fallback_bytes,
                                  std::uint64_t total_pages, Bytes page_bytes, const char* option) {
@@ -31,6 +40,38 @@ Result<std::uint32_t> tier_pages(const std::string& text, Bytes fallback_bytes,
   return static_cast<std::uint32_t>(std::min<Bytes>(*bytes / page_bytes, kUnlimitedPages));
 }
 
+/// `count` sequences, traces in turn, each `stagger` steps after the one before.
+Status arrange(const ReplayArguments& arguments, std::uint32_t count, Prepared& prepared) {
+  if (count > kMostSequences) {
+    return invalid(fmt::format("--sequences {}: expected at most {}", count, kMostSequences));
+  }
+  const auto longest =
+      std::max_element(prepared.traces.begin(), prepared.traces.end(),
+                       [](const auto& a, const auto& b) { return a->steps() < b->steps(); });
+  const std::uint64_t steps = std::uint64_t{count - 1} * arguments.stagger + (*longest)->steps();
+  if (steps > kMostSteps) {
+    return invalid(
+        fmt::format("--stagger {}: {} sequences would take {} steps, expected at most {}",
+                    arguments.stagger, count, steps, kMostSteps));
+  }
+  for (std::uint32_t i = 0; i < count; ++i) {
+    prepared.workload.sequences.push_back(
+        {prepared.selections[i % prepared.selections.size()].get(), i * arguments.stagger});
+  }
+  LEHR_TRY(prepared.workload.validate());
+  if (count > prepared.traces.size()) {
+    prepared.notices.push_back(
+        fmt::format("{} sequences from {} recorded ones", count, prepared.traces.size()));
+  }
+  return {};
+}
+
+/// What a file says wrongly is not the command line's fault.
+Error of_a_file(Error error) {
+  if (error.code == Code::kInvalid) error.code = Code::kCorrupt;
+  return error;
+}
+
 Status impose_shape(const ReplayArguments& arguments, Prepared& prepared, KvGeometry& geometry) {
   if (!arguments.shape.empty()) {
     const ModelShape* shape = nullptr;
@@ -40,7 +81,7 @@ Status impose_shape(const ReplayArguments& arguments, Prepared& prepared, KvGeom
       if (s.name == arguments.shape) shape = &s;
     }
     if (shape == nullptr)
-      return not_found(fmt::format("--shape {}: known are {}", arguments.shape, known));
+      return invalid(fmt::format("--shape {}: known are {}", arguments.shape, known));
     geometry.head_dim = shape->head_dim;
     geometry.element_bytes = shape->element_bytes;
     geometry.q_heads = geometry.kv_heads * shape->query_heads_per_group;
@@ -86,9 +127,9 @@ void ReplayArguments::add_to(CLI::App& command) {
                      "Sequences in the batch; traces are used in turn (default: one a trace)");
   command.add_option("--stagger", stagger, "Steps between the starts of sequences");
   command.add_option("--warmup", warmup, "Steps left out of the second set of totals");
-  command.add_option("--seed", seed, "Seed of whatever a policy draws");
-  command.add_option("--weights-gb", weights_gb, "HBM traffic of the weights, GB a step")
-      ->check(CLI::Range(0.0, 1e6));
+  command.add_option("--seed", seed, "Seed of whatever a policy draws")
+      ->check(CLI::Range(std::uint64_t{0}, kLargestSeed));
+  command.add_option("--weights-gb", weights_gb, "HBM traffic of the weights, GB a step");
   command.add_option("--shape", shape, "Impose a model's page bytes, e.g. llama-3.1-8b");
   command.add_option("--page-bytes", page_bytes, "Impose the bytes of a page");
   command.add_flag("--cold", cold, "Start with an empty HBM instead of the prompt's latest pages");
@@ -98,6 +139,7 @@ void ReplayArguments::add_to(CLI::App& command) {
 
 Result<runtime::ReplayOptions> Prepared::at(const std::string& hbm) const {
   runtime::ReplayOptions options = base;
+  if (hbm.empty()) return invalid("--hbm: expected a share, bytes or pages, found nothing");
   LEHR_ASSIGN(options.runtime.tier_pages[kHbm],
               tier_pages(hbm, options.runtime.platform.tiers[kHbm].capacity, total_pages,
                          page_bytes, "--hbm"));
@@ -124,7 +166,13 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   if (!rule) return invalid("--select " + arguments.select + ": " + rule.error().what);
   rule->sinks = arguments.sinks;
   rule->recent = arguments.recent;
-  LEHR_ASSIGN(auto profile, config::read_profile(arguments.profile));
+  if (!(arguments.weights_gb >= 0 && arguments.weights_gb <= kMostWeightsGb)) {
+    return invalid(
+        fmt::format("--weights-gb {}: expected 0 to {}", arguments.weights_gb, kMostWeightsGb));
+  }
+  if (!arguments.json.empty()) LEHR_TRY(can_write_json(arguments.json));
+  auto profile = config::read_profile(arguments.profile);
+  if (!profile) return of_a_file(std::move(profile).error());
   for (std::size_t i = 0; i < arguments.traces.size(); ++i) {
     LEHR_ASSIGN(auto trace, formats::AttentionTrace::open(arguments.traces[i]));
     prepared->traces.push_back(std::make_unique<formats::AttentionTrace>(std::move(trace)));
@@ -138,16 +186,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   const std::uint32_t count = arguments.sequences != 0
                                   ? arguments.sequences
                                   : static_cast<std::uint32_t>(arguments.traces.size());
-  if (count > 4096) return invalid(fmt::format("--sequences {}: expected at most 4096", count));
-  for (std::uint32_t i = 0; i < count; ++i) {
-    prepared->workload.sequences.push_back(
-        {prepared->selections[i % prepared->selections.size()].get(), i * arguments.stagger});
-  }
-  LEHR_TRY(prepared->workload.validate());
-  if (count > arguments.traces.size()) {
-    prepared->notices.push_back(
-        fmt::format("{} sequences from {} recorded ones", count, arguments.traces.size()));
-  }
+  LEHR_TRY(arrange(arguments, count, *prepared));
   prepared->total_pages = prepared->workload.total_pages();
   if (prepared->total_pages > kUnlimitedPages) return invalid("the batch has more than 2^30 pages");
 
@@ -155,7 +194,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   LEHR_TRY(impose_shape(arguments, *prepared, geometry));
   prepared->geometry = geometry;
   runtime::RuntimeOptions& options = prepared->base.runtime;
-  options.platform = std::move(profile.platform);
+  options.platform = std::move(profile->platform);
   options.page_bytes = prepared->page_bytes;
   options.weights_bytes = static_cast<Bytes>(arguments.weights_gb * kGB);
   options.cold = arguments.cold;
@@ -178,20 +217,22 @@ Result<std::pair<std::string, Parameters>> parse_policy(const std::string& text)
   const std::size_t colon = text.find(':');
   std::pair<std::string, Parameters> out{text.substr(0, colon), {}};
   if (colon == std::string::npos) return out;
-  std::string_view rest = std::string_view(text).substr(colon + 1);
-  while (!rest.empty()) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view item = rest.substr(0, comma);
-    const std::size_t equals = item.find('=');
+  for (std::size_t at = colon + 1; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string_view item = std::string_view(text).substr(at, end - at);
+    const std::size_t equals = std::min(item.find('='), item.size());
+    const std::string key(item.substr(0, equals));
+    const std::string_view number = item.substr(std::min(equals + 1, item.size()));
     double value = 0;
-    const char* end = item.data() + item.size();
-    const bool read = equals != std::string_view::npos &&
-                      std::from_chars(item.data() + equals + 1, end, value).ptr == end &&
-                      equals + 1 < item.size();
-    if (!read)
+    const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (key.empty() || number.empty() || error != std::errc() ||
+        rest != number.data() + number.size() || !std::isfinite(value)) {
       return invalid(fmt::format("policy '{}': expected KEY=NUMBER, found '{}'", text, item));
-    out.second[std::string(item.substr(0, equals))] = value;
-    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    }
+    if (!out.second.emplace(key, value).second) {
+      return invalid(fmt::format("policy '{}': '{}' is given twice", text, key));
+    }
+    at = end + 1;
   }
   return out;
 }

@@ -2,8 +2,11 @@
 #include "tools/lehr/report.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
+#include <span>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -16,7 +19,6 @@ using nlohmann::ordered_json;
 
 double percentile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
-  // Nearest rank: the smallest value with at least this share at or below it.
   const auto rank = static_cast<std::size_t>(std::ceil(share * static_cast<double>(values.size())));
   const std::size_t at = std::max<std::size_t>(rank, 1) - 1;
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
@@ -51,6 +53,7 @@ ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared
   out["cold"] = arguments.cold;
   out["warmup_steps"] = arguments.warmup;
   out["seed"] = arguments.seed;
+  out["times"] = "predicted";  // but those whose name says measured
   out["notices"] = prepared.notices;
   return out;
 }
@@ -62,11 +65,15 @@ std::string count_key(const std::string& name) {
   return name == "reads" || name == "hits" || name == "misses" ? "page_" + name : name;
 }
 
-ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens, std::uint32_t steps,
-                    const placement::Platform& platform, Bytes page_bytes) {
+/// `step_seconds`: of the steps that `r` adds up.
+ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens,
+                    std::span<const Seconds> step_seconds, const placement::Platform& platform,
+                    Bytes page_bytes) {
   ordered_json out;
-  const double n = std::max(1U, steps);
-  out["steps"] = steps;
+  const double n = std::max<double>(1, static_cast<double>(step_seconds.size()));
+  out["steps"] = step_seconds.size();
+  out["step_p50_ms"] = percentile({step_seconds.begin(), step_seconds.end()}, 0.50) * 1e3;
+  out["step_p99_ms"] = percentile({step_seconds.begin(), step_seconds.end()}, 0.99) * 1e3;
   out["predicted_seconds"] = r.total;
   out["predicted_tokens_per_second"] = r.total > 0 ? static_cast<double>(tokens) / r.total : 0;
   out["exposed_ms_per_step"] = r.exposed * 1e3 / n;
@@ -98,12 +105,11 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
                      Bytes page_bytes) {
   ordered_json out;
   out["policy"] = result.policy;
-  out["step_p50_ms"] = percentile(result.step_seconds, 0.50) * 1e3;
-  out["step_p99_ms"] = percentile(result.step_seconds, 0.99) * 1e3;
-  out["all"] =
-      totals(result.all, result.tokens, result.steps, options.runtime.platform, page_bytes);
-  out["warm"] = totals(result.warm, result.warm_tokens, result.warm_steps, options.runtime.platform,
-                       page_bytes);
+  const std::span<const Seconds> steps(result.step_seconds);
+  const placement::Platform& platform = options.runtime.platform;
+  out["all"] = totals(result.all, result.tokens, steps, platform, page_bytes);
+  out["warm"] =
+      totals(result.warm, result.warm_tokens, steps.last(result.warm_steps), platform, page_bytes);
   if (!result.measured_seconds.empty()) {
     out["measured_step_p50_ms"] = percentile(result.measured_seconds, 0.50) * 1e3;
     out["measured_seconds"] = result.all.measured;
@@ -115,12 +121,19 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
   return out;
 }
 
+Status can_write_json(const std::string& path) {
+  if (path != "-") LEHR_TRY(formats::AtomicFile::create(path));
+  return {};
+}
+
 Status write_json(const std::string& path, const ordered_json& report) {
-  const std::string text = report.dump(2) + "\n";
+  // File names need not be UTF-8; JSON must be.
+  const std::string text =
+      report.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
   if (path == "-") {
-    if (std::fputs(text.c_str(), stdout) < 0)
-      return io_error("standard output: cannot write the report");
-    return {};
+    errno = 0;
+    if (std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0) return {};
+    return io_error(fmt::format("standard output: cannot write: {}", std::strerror(errno)));
   }
   LEHR_ASSIGN(auto file, formats::AtomicFile::create(path));
   LEHR_TRY(file.write(std::as_bytes(std::span(text))));

@@ -17,7 +17,11 @@ nlohmann::ordered_json describe(const ReplayArguments& arguments, const Prepared
 nlohmann::ordered_json figures(const runtime::ReplayResult& result,
                                const runtime::ReplayOptions& options, Bytes page_bytes);
 
+/// Nearest rank: the smallest value with at least `share` of all at or below it.
 double percentile(std::vector<double> values, double share);
+
+/// Found out before long work, not after it: can `path` be written?
+Status can_write_json(const std::string& path);
 
 /// Writes to a file atomically, or to standard output for "-".
 Status write_json(const std::string& path, const nlohmann::ordered_json& report);

@@ -112,6 +112,34 @@ TEST_CASE("each wrong configuration gives one line with file, line, key and rang
   }
 }
 
+TEST_CASE("documents too deep to be destroyed are refused before they are built") {
+  const auto repeated = [](const std::string& part, int times) {
+    std::string out;
+    for (int i = 0; i < times; ++i) out += part;
+    return out;
+  };
+  const std::string dots = repeated("a.", 100'000) + "a";
+  for (const std::string& text :
+       {"[" + dots + "]", dots + " = 1", "\n\n[[" + dots + "]]", dots,
+        repeated("\"a,b\" . ", 100'000), "x = " + repeated("[", 100'000),
+        "x = " + repeated("{a=", 100'000), "x = {" + dots + " = 1}", "\"#\"." + dots + " = 1",
+        // What ends a string, and what only seems to.
+        "x = [\"\"\"text\"\"\"\"\", {" + dots + " = 1}]", "x = 'a'#'\n" + dots + " = 1",
+        "x = \"\\\"\"\n" + dots + " = 1", "x = '''\n'''''\n" + dots + " = 1",
+        "x = '\\'\n" + dots + " = 1", "x = \"\"\n" + dots + " = 1"}) {
+    INFO(text.substr(0, 40));
+    const auto c = parse_config(text, "c.toml");
+    REQUIRE_FALSE(c);
+    CHECK_THAT(c.error().what, Contains("nest deeper"));
+  }
+  CHECK_THAT(parse_config("\n\n[" + dots + "]", "c.toml").error().what, StartsWith("c.toml:3:"));
+  // The control: what strings and comments hold nests nothing.
+  const std::string brackets(100, '[');
+  CHECK(parse_config("# " + dots + "\nprofile = \"" + dots + "\" # " + brackets +
+                         "\n[nvme]\npath = '''" + dots + "\n" + brackets + "'''\n",
+                     "c.toml"));
+}
+
 TEST_CASE("oversized and missing files are refused") {
   CHECK_FALSE(parse_config(std::string((1U << 20) + 1, ' '), "c.toml"));
   CHECK(parse_config(std::string(1U << 20, ' '), "c.toml"));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/quantity.hpp"
 
+#include <string>
+
 #include <catch2/catch.hpp>
 
 using namespace lehr;
@@ -41,6 +43,12 @@ TEST_CASE("a capacity resolves against what it refers to") {
   // 25 % of 10 pages are 2.5 pages: two whole ones.
   CHECK(*parse_capacity("25%")->resolve(10 * 4096, 4096) == 8192);
   CHECK_FALSE(parse_capacity("25%")->resolve(0, 4096));
+  // A whole number of percent of 100 pages is that number of pages, whatever it is in binary.
+  for (Bytes percent = 1; percent <= 100; ++percent) {
+    INFO(percent);
+    CHECK(*parse_capacity(std::to_string(percent) + "%")->resolve(100 * 4096, 4096) ==
+          percent * 4096);
+  }
   CHECK_FALSE(Capacity{}.resolve(1, 1));
   CHECK_FALSE(parse_capacity("9000000000000000 pages")->resolve(0, 4096));
 }

@@ -96,6 +96,8 @@ TEST_CASE("a bad line is refused with file, line and what was expected") {
       {"{\"a\":\"\xff\"}", "not JSON"},
       {R"({"a":)" + std::string(1000, '[') + std::string(1000, ']') + "}", "nested deeper than"},
       {kGood + kGood, "not JSON"},
+      {std::string(1, '\0') + kGood, "column 1: a zero byte, expected JSON"},
+      {kGood + std::string(1, '\0') + "not looked at", "a zero byte, expected JSON"},
       {"\"" + std::string((16 << 20) + 1, 'x') + "\"", "longer than 16777216"},
   }));
   CAPTURE(bad.line.substr(0, 200));

@@ -110,6 +110,8 @@ TEST_CASE("a broken header is refused with the place and what was expected") {
       {"{\"__metadata__\":{\"a\":\"\xff\"}}", "", "not JSON"},
       {R"({"a")", "", "not JSON"},
       {R"({} {})", "", "not JSON"},
+      {std::string("{}") + '\0' + "not looked at", "", "byte 10: a zero byte, expected JSON"},
+      {R"({"t":)" + std::string(1, '\0') + "}", "", "byte 13: a zero byte, expected JSON"},
       {"[]      ", "", "byte 8: expected '{'"},
       {std::string(100000, '{'), "", "not JSON"},
       {R"({"t":{"dtype":"U8","shape":)" + std::string(100000, '[') + "}}", "",
