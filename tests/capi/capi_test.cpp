@@ -192,13 +192,7 @@ TEST_CASE("a selection that cannot be is refused, and the step goes on") {
 
 TEST_CASE("claims through the interface: whole needs, in turn") {
   Runtime runtime(kPlacement);
-  const lehr_layout layout = opaque(4096);
-  auto desc = sized<lehr_pool_desc>();
-  desc.layout = &layout;
-  desc.blocks = 7;
-  desc.bytes = 7 * 4096;
-  lehr_pool pool{};
-  REQUIRE(lehr_pool_register(runtime, &desc, &pool) == LEHR_OK);
+  const lehr_pool pool = pool_of(runtime, 7);
   lehr_claim a{};
   lehr_claim b{};
   REQUIRE(lehr_claim_open(runtime, pool, 0, 5, &a) == LEHR_OK);
@@ -222,13 +216,7 @@ TEST_CASE("build information and notes are text") {
   REQUIRE(lehr_build_info(text.data(), text.size(), nullptr) == LEHR_OK);
   CHECK_THAT(text, Contains("\"version\":\"0.1.0\""));
   Runtime runtime(kPlacement);
-  const lehr_layout layout = opaque(4096);
-  auto desc = sized<lehr_pool_desc>();
-  desc.layout = &layout;
-  desc.blocks = 100;
-  desc.bytes = 100 * 4096;
-  lehr_pool pool{};
-  REQUIRE(lehr_pool_register(runtime, &desc, &pool) == LEHR_OK);
+  pool_of(runtime, 100);
   char notes[512];
   REQUIRE(lehr_notes(runtime, notes, sizeof(notes), nullptr) == LEHR_OK);
   CHECK_THAT(notes, Contains("hold 4 blocks") && Contains("100"));

@@ -70,6 +70,18 @@ inline lehr_namespace open_namespace(lehr_runtime runtime) {
   return ns;
 }
 
+/// A pool of opaque blocks of 4096 bytes that only the caller ever touches.
+inline lehr_pool pool_of(lehr_runtime runtime, std::uint64_t blocks) {
+  const lehr_layout layout = opaque(4096);
+  auto desc = sized<lehr_pool_desc>();
+  desc.layout = &layout;
+  desc.blocks = static_cast<decltype(desc.blocks)>(blocks);
+  desc.bytes = blocks * 4096;
+  lehr_pool pool{};
+  REQUIRE(lehr_pool_register(runtime, &desc, &pool) == LEHR_OK);
+  return pool;
+}
+
 inline lehr_item item_of(const char* key, lehr_pool pool = {}, std::uint32_t block = 0) {
   auto item = sized<lehr_item>();
   item.key = key;

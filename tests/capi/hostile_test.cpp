@@ -30,13 +30,7 @@ Handles make(lehr_runtime runtime) {
   h.sequence = sequence.id;
   const lehr_namespace ns = open_namespace(runtime);
   h.ns = ns.id;
-  const lehr_layout layout = opaque(4096);
-  auto pool_desc = sized<lehr_pool_desc>();
-  pool_desc.layout = &layout;
-  pool_desc.blocks = 2;
-  pool_desc.bytes = 2 * 4096;
-  lehr_pool pool{};
-  REQUIRE(lehr_pool_register(runtime, &pool_desc, &pool) == LEHR_OK);
+  const lehr_pool pool = pool_of(runtime, 2);
   h.pool = pool.id;
   auto request = sized<lehr_store_request>();
   request.ns = ns;

@@ -288,13 +288,7 @@ TEST_CASE("case 12: the same bytes under another layout are a miss that says why
   Bookkeeping w(8, 0);
   w.stored({"a"});
   NamespaceDesc fused = w.desc;
-  Layout other = w.layout;
-  other.opaque_bytes = 0;
-  other.element_bytes = 2;
-  other.layers = 1;
-  other.kv_heads = 1;
-  other.tokens = 16;
-  other.head_dim = 64;
+  Layout other = placement_world::elements(1, 1, 16, 64);
   other.fused = true;
   other.token_stride = 256;
   other.block_stride = 4096;

@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/runtime/directory/placement_world.hpp"
+
 using namespace lehr;
 using namespace lehr::directory;
 
@@ -10,13 +12,7 @@ namespace {
 
 // A block as [2, tokens, heads, dim]: K of all tokens, then V.
 Layout k_then_v() {
-  Layout l;
-  l.dtype = 1;
-  l.element_bytes = 2;
-  l.layers = 1;
-  l.kv_heads = 8;
-  l.tokens = 16;
-  l.head_dim = 64;
+  Layout l = placement_world::elements(1, 8, 16, 64);
   l.head_stride = 64 * 2;
   l.token_stride = 8 * 64 * 2;
   l.v_offset = 16 * 8 * 64 * 2;

@@ -28,6 +28,19 @@ inline std::string numbered(std::uint64_t number) {
   return key;
 }
 
+/// Blocks of 2-byte elements; a test says how they lie.
+inline Layout elements(std::uint32_t layers, std::uint32_t kv_heads, std::uint32_t tokens,
+                       std::uint32_t head_dim) {
+  Layout l;
+  l.dtype = 1;
+  l.element_bytes = 2;
+  l.layers = layers;
+  l.kv_heads = kv_heads;
+  l.tokens = tokens;
+  l.head_dim = head_dim;
+  return l;
+}
+
 /// A directory alone: the test is the mover.
 class Bookkeeping {
  public:

@@ -76,13 +76,7 @@ TEST_CASE("strided pools are gathered and scattered, padding untouched") {
   o.store->slots = {4, 0};
   auto service = *Service::create(o);
   // [layers 2][K, V][blocks 3][heads 2][tokens 4][dim 8] of 2 bytes, rows padded to 24 bytes.
-  Layout l;
-  l.dtype = 1;
-  l.element_bytes = 2;
-  l.layers = 2;
-  l.kv_heads = 2;
-  l.tokens = 4;
-  l.head_dim = 8;
+  Layout l = placement_world::elements(2, 2, 4, 8);
   l.padding = 8;
   l.token_stride = 24;
   l.head_stride = 4 * 24;
