@@ -90,7 +90,7 @@ Result<std::unique_ptr<contents::Contents>> make_contents(const config::Config& 
   return contents::Contents::create(options);
 }
 
-Status open_step_level(Instance& instance) {
+Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
   const config::Config& config = instance.config;
   runtime::RuntimeOptions options;
   options.platform = instance.platform;
@@ -123,6 +123,7 @@ Status open_step_level(Instance& instance) {
     host.tier_pages = options.tier_pages;
     host.page_bytes = page_bytes;
     host.nvme_directory = config.nvme_path;
+    host.faults = faults;
     if (with_contents) {
       LEHR_ASSIGN(instance.contents, make_contents(config));
       LEHR_ASSIGN(auto made, runtime::make_host_machine(host, *instance.contents));
@@ -137,7 +138,7 @@ Status open_step_level(Instance& instance) {
   return {};
 }
 
-Status open_placement_level(Instance& instance) {
+Status open_placement_level(Instance& instance, const transfer::FaultPlan& faults) {
   const config::Config& config = instance.config;
   directory::ServiceOptions options;
   directory::CatalogOptions& catalog = options.directory.catalog;
@@ -165,18 +166,26 @@ Status open_placement_level(Instance& instance) {
   options.directory.most_jobs = static_cast<std::uint32_t>(config.placement_jobs);
   options.directory.id_seed = instance.seed;
   options.directory.moves_bytes = instance.machine == MachineKind::kHost;
-  auto faults = transfer::FaultPlan::parse(config.top_faults);
-  if (!faults) return invalid("faults: " + faults.error().what);
-  options.directory.whole_claims = faults->guards(transfer::Guard::kReservation);
+  options.directory.whole_claims = faults.guards(transfer::Guard::kReservation);
   if (options.directory.moves_bytes) {
     options.store.emplace();
     options.store->block_bytes = catalog.block_bytes;
     options.store->slots = catalog.slots;
     options.store->nvme_directory = config.nvme_path;
-    options.store->faults = *std::move(faults);
+    options.store->faults = faults;
   }
   LEHR_ASSIGN(instance.placement, directory::Service::create(options));
   return {};
+}
+
+/// Faults of transfers need a machine that transfers: a plan that could not happen is refused.
+Result<transfer::FaultPlan> faults_of(const config::Config& config, MachineKind machine) {
+  auto plan = transfer::FaultPlan::parse(config.top_faults);
+  if (!plan) return invalid("faults: " + plan.error().what);
+  if (!plan->faults.empty() && machine == MachineKind::kSim) {
+    return invalid("faults: the sim machine moves no bytes; expected machine = \"host\"");
+  }
+  return plan;
 }
 
 }  // namespace
@@ -189,8 +198,9 @@ Result<std::shared_ptr<Instance>> open_instance(const config::Config& config, st
   }
   instance->machine = config.top_machine == "host" ? MachineKind::kHost : MachineKind::kSim;
   LEHR_ASSIGN(instance->platform, config::load_profile(config.top_profile));
-  if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance));
-  if (config.placement_block_bytes > 0) LEHR_TRY(open_placement_level(*instance));
+  LEHR_ASSIGN(const transfer::FaultPlan faults, faults_of(config, instance->machine));
+  if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance, faults));
+  if (config.placement_block_bytes > 0) LEHR_TRY(open_placement_level(*instance, faults));
   if (!instance->step && !instance->placement) {
     return invalid(
         "the configuration asks for neither level: expected geometry.layers or "

@@ -252,6 +252,7 @@ Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, Pag
   transfer::HostEngineConfig config;
   config.page_bytes = options.page_bytes;
   config.use_uring = options.use_uring;
+  config.faults = options.faults;
   bool files = false;
   for (std::size_t t = 0; t < platform.tiers.size(); ++t) {
     const std::uint32_t pages = options.tier_pages[t];

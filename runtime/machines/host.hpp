@@ -8,6 +8,7 @@
 
 #include "placement/model.hpp"
 #include "runtime/machine.hpp"
+#include "transfer/faults.hpp"
 
 namespace lehr::runtime {
 
@@ -18,6 +19,7 @@ struct HostMachineOptions {
   std::string nvme_directory;  ///< for tiers that cannot be read in place; empty: the system's
                                ///< temporary one
   bool use_uring = true;
+  transfer::FaultPlan faults;  ///< of its transfers
 };
 
 /// Where the contents of filled pages come from. It outlives the machine.
