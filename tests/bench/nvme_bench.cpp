@@ -152,7 +152,8 @@ int bench(const Options& o) {
           .string();
   HostEngineConfig config;
   config.page_bytes = o.block;
-  // As many pages again wait for the device as it has in flight, as on a link that is the bottleneck.
+  // As many pages again wait for the device as it has in flight, as on a link that is the
+  // bottleneck.
   const std::uint32_t slots = 2 * o.depth;
   config.memory = {{"memory", slots, {}}};
   PageFileConfig file;
