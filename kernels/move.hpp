@@ -35,9 +35,9 @@ struct PageLayout {
 /// buffers of `stage_bytes` in shared memory.
 struct MoveRing {
   std::uint32_t ctas = 4;
-  std::uint32_t stages = 12;          ///< 2 to 32; more where pieces are smaller than a stage
-  std::uint32_t stage_bytes = 16384;  ///< a multiple of 16; pieces are cut into chunks of this
-  std::uint32_t open_stores = 4;  ///< stages that may wait for their store: 1, 2, 4 or 8, < stages
+  std::uint32_t stages = 4;           ///< 2 to 32; more where pieces are smaller than a stage
+  std::uint32_t stage_bytes = 32768;  ///< a multiple of 16; pieces are cut into chunks of this
+  std::uint32_t open_stores = 2;  ///< stages that may wait for their store: 1, 2, 4 or 8, < stages
   bool register_copies = false;   ///< the form for sm_80, on any device
   bool keep_in_l2 = false;        ///< else what is moved leaves L2 first
 
@@ -59,5 +59,10 @@ Status move_pages_reference(const MoveParams& params, const PageLayout& layout);
 /// On the current device and `stream` (a cudaStream_t); capturable.
 Status move_pages_cuda(const MoveParams& params, const PageLayout& layout, const MoveRing& ring,
                        void* stream);
+
+/// Reads memory and keeps nothing: what a measurement of bandwidth runs. `bytes` is a multiple of
+/// 16; `sink` is four bytes of the device.
+Status read_through_cuda(const void* memory, std::uint64_t bytes, std::uint32_t ctas,
+                         std::uint32_t* sink, void* stream);
 
 }  // namespace lehr::kernels

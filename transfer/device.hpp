@@ -36,6 +36,10 @@ struct DeviceInfo {
 
 /// The GPUs of this machine; empty where there is none.
 std::vector<DeviceInfo> devices();
+/// Seconds that a device needs to read through memory that it reaches, each byte once: `passes` of
+/// them after one to warm up. The best of several grids when `ctas` is 0. Blocks until it is done.
+Result<std::vector<double>> read_passes(std::int32_t device, const std::byte* memory, Bytes bytes,
+                                        std::uint32_t ctas, std::uint32_t passes);
 /// Whether `reader` can map and read memory of `owner`; the reason when it cannot.
 Status peer_access(std::int32_t reader, std::int32_t owner);
 
@@ -111,9 +115,11 @@ struct DeviceMoverConfig {
   /// compute kernel have, which under saturating ones leaves the link idle most of the time. Off,
   /// they start at once, and the number of CTAs alone bounds what they take.
   bool yielding = false;
-  kernels::PageLayout layout;     ///< piece_bytes 0: pages keep their layout
-  Bytes batch_bytes = 24 * kMiB;  ///< what one launch moves at most
-  std::uint32_t batches = 2;      ///< launches in flight: bounds how long an urgent job waits
+  kernels::PageLayout layout;  ///< piece_bytes 0: pages keep their layout
+  /// What one launch moves at most. A kernel beside saturating ones waits for room on its SMs each
+  /// time that it is launched: longer launches reach more of the link then, and disturb less.
+  Bytes batch_bytes = 24 * kMiB;
+  std::uint32_t batches = 2;  ///< launches in flight: bounds how long an urgent job waits
   std::uint32_t queue = 1U << 16;
   Bytes seam_bytes = 0;  ///< runs end at multiples of this from `seam_base`
   const std::byte* seam_base = nullptr;

@@ -123,7 +123,10 @@ class Builder {
     mover.copy = host ? config_.host_copy : config_.peer_copy;
     mover.ring = host ? config_.host_ring : config_.peer_ring;
     if (!host) {
-      mover.batch_bytes = 128 * kMiB;
+      mover.batch_bytes = 192 * kMiB;
+      if (memory_[to]->address(0).unit == config_.device) {
+        mover.ring.ctas = std::min(mover.ring.ctas, config_.peer_read_ctas);
+      }
       mover.urgent_ctas = 32;
     }
     if (out_.host != nullptr) {

@@ -36,8 +36,9 @@ struct DeviceEngineConfig {
   std::vector<PageFileConfig> files;  ///< page_bytes is filled in
   DeviceCopy host_copy = DeviceCopy::kRing;
   DeviceCopy peer_copy = DeviceCopy::kRing;
-  kernels::MoveRing host_ring{4, 12, 16384, 4, false, false};
+  kernels::MoveRing host_ring{4, 4, 32768, 2, false, false};
   kernels::MoveRing peer_ring{32, 24, 8192, 4, false, false};
+  std::uint32_t peer_read_ctas = 16;  ///< reading a peer needs fewer than writing to it
   LinkLimits host_limits{50e9, 1e-3, 1024, 0, 0};
   LinkLimits peer_limits{350e9, 1e-3, 8192, 0, 0};
   LinkLimits file_limits{10e9, 1e-2, 128, 0, 0};

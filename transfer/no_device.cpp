@@ -10,6 +10,11 @@ Error without_cuda() { return unsupported("this build has no CUDA (configure wit
 }  // namespace
 
 std::vector<DeviceInfo> devices() { return {}; }
+Result<std::vector<double>> read_passes(std::int32_t /*device*/, const std::byte* /*memory*/,
+                                        Bytes /*bytes*/, std::uint32_t /*ctas*/,
+                                        std::uint32_t /*passes*/) {
+  return without_cuda();
+}
 Status peer_access(std::int32_t /*reader*/, std::int32_t /*owner*/) { return without_cuda(); }
 
 Result<std::shared_ptr<DeviceMemory>> DeviceMemory::create(const DeviceMemoryConfig& /*config*/) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <map>
 
 #include <catch2/catch.hpp>
 #include <fcntl.h>
 
+#include "kernels/base/rng.hpp"
 #include "tests/transfer/transfer_world.hpp"
 #include "transfer/arena.hpp"
 #include "transfer/movers/job_queue.hpp"
@@ -316,4 +318,64 @@ TEST_CASE("The job queue keeps the order of each class") {
   queue.finish({2, Code::kOk, Reason::kNone, 0, 0});
   CHECK(queue.push(jobs) == 1);
   CHECK(queue.unfinished() == 4);
+}
+
+TEST_CASE("Jobs that are alike leave the queue together, urgent ones first") {
+  JobQueue queue(100);
+  std::vector<Job> jobs(8);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    jobs[i].id = i + 1;
+    jobs[i].bytes = i < 5 ? 100 : 200;
+    jobs[i].urgency = i == 3 ? Urgency::kUrgent : Urgency::kBackground;
+  }
+  REQUIRE(queue.push(jobs) == 8);
+  std::vector<Job> batch;
+  CHECK(queue.next_urgency() == Urgency::kUrgent);
+  CHECK(queue.pop_alike(1000, 10, batch) == 1);
+  CHECK(batch[0].id == 4);
+  CHECK(queue.pop_alike(1000, 10, batch) == 4);  // the next ones are of another size
+  CHECK(queue.pop_alike(450, 10, batch) == 2);   // as many as fit
+  CHECK(queue.pop_alike(1, 10, batch) == 1);     // one always does
+  CHECK(queue.pop_alike(1000, 10, batch) == 0);
+  std::vector<JobId> order;
+  for (const Job& job : batch) order.push_back(job.id);
+  CHECK(order == std::vector<JobId>{4, 1, 2, 3, 5, 6, 7, 8});
+  CHECK(queue.unfinished() == 8);
+  queue.finish(batch, Code::kOk, Reason::kNone);
+  CHECK(queue.unfinished() == 0);
+  std::vector<Completion> done(10);
+  CHECK(queue.take(done) == 8);
+  CHECK(done[7].id == 8);
+  CHECK(done[7].bytes == 200);
+}
+
+TEST_CASE("A fifo keeps its order through bulk, front and compaction") {
+  Fifo<int> fifo;
+  std::deque<int> model;
+  Rng rng(7);
+  int next = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<int> more(rng.below(6));
+    for (int& x : more) x = next++;
+    fifo.push(more);
+    model.insert(model.end(), more.begin(), more.end());
+    const std::size_t count = std::min<std::size_t>(rng.below(6), model.size());
+    fifo.drop(count);
+    model.erase(model.begin(), model.begin() + static_cast<std::ptrdiff_t>(count));
+    if (rng.below(50) == 0) {
+      fifo.push_front(-round);
+      model.push_front(-round);
+    }
+    if (rng.below(500) == 0) {
+      const auto odd = [](int x) { return x % 2 != 0; };
+      fifo.erase_if(odd);
+      std::erase_if(model, odd);
+    }
+    REQUIRE(fifo.size() == model.size());
+    if (!model.empty()) {
+      REQUIRE(fifo.waiting().front() == model.front());
+      REQUIRE(fifo.waiting().back() == model.back());
+    }
+  }
+  CHECK(std::equal(model.begin(), model.end(), fifo.waiting().begin(), fifo.waiting().end()));
 }

@@ -138,3 +138,75 @@ TEST_CASE("Undone and removed items leave exact sums") {
   CHECK(s.load(0).waiting == 0);
   CHECK(s.load(0).peak_waiting_jobs == 2);
 }
+
+TEST_CASE("A share of a link is a share of its rate, with one depth's time ahead at most") {
+  LinkLimits l = limits();
+  l.depth_seconds = 1e-2;
+  Scheduler s({l});
+  const double share = GENERATE(0.5, 0.1);
+  s.set_share(0, share);
+  for (std::uint64_t i = 0; i < 5000; ++i) s.enqueue(0, {i, 100'000, kBackground});
+  std::uint64_t bytes = 0;
+  for (std::int64_t now = 0; now < 1'000'000'000; now += 100'000) {
+    while (const auto item = s.next(0, now)) {
+      bytes += item->bytes;
+      s.finished(0, item->bytes);
+    }
+  }
+  // One second at 1 GB/s; 10 ms ahead, and one job that was begun.
+  const double whole = 1e9 * share;
+  CHECK(static_cast<double>(bytes) <= whole * 1.01 + 100'000);
+  CHECK(static_cast<double>(bytes) >= whole * 0.99);
+  // Urgent work is not paced.
+  s.enqueue(0, {9999, 100'000, kUrgent});
+  CHECK(s.next(0, 999'900'000)->id == 9999);
+}
+
+TEST_CASE("What could not start has used no share of the rate") {
+  LinkLimits l = limits();
+  Scheduler s({l});
+  s.set_share(0, 0.1);
+  for (int round = 0; round < 100; ++round) {
+    s.enqueue(0, {1, 100'000, kBackground});
+    const auto item = s.next(0, 0);
+    REQUIRE(item);
+    s.undo(0, *item);
+    REQUIRE(s.remove(0, 1));
+  }
+}
+
+TEST_CASE("Links with an allowed slow-down follow the measured one, others do not") {
+  LinkLimits bound = limits();
+  bound.allowed_slowdown = 0.01;
+  Scheduler s({bound, limits()});
+  s.measured_slowdown(0.05);
+  CHECK(s.share(0) == 1.0);  // it moved nothing, so it is not the cause
+  for (LinkId link = 0; link < 2; ++link) {
+    s.enqueue(link, {1, 100, kBackground});
+    REQUIRE(s.next(link, 0));
+  }
+  s.measured_slowdown(0.05);
+  CHECK(s.share(0) < 0.5);
+  CHECK(s.share(1) == 1.0);
+  const double low = s.share(0);
+  s.measured_slowdown(0.0);
+  CHECK(s.share(0) == low);  // nothing moved since
+  s.enqueue(0, {2, 100, kBackground});
+  REQUIRE(s.next(0, 1'000'000'000));
+  s.measured_slowdown(0.0);
+  CHECK(s.share(0) > low);
+}
+
+TEST_CASE("Devices that share a medium start background work in their own phase") {
+  LinkLimits l = limits();
+  l.stagger_devices = 2;
+  l.stagger_device = 1;
+  l.stagger_phase = 10e-3;
+  Scheduler s({l});
+  s.enqueue(0, {1, 100, kBackground});
+  CHECK_FALSE(s.next(0, 0));
+  CHECK_FALSE(s.next(0, 9'999'999));
+  s.enqueue(0, {2, 100, kUrgent});
+  CHECK(s.next(0, 0)->id == 2);
+  CHECK(s.next(0, 10'000'000)->id == 1);
+}

@@ -205,6 +205,60 @@ TEST_CASE("Destroying a pool with a live lease is a checked error") {
   CHECK(WTERMSIG(status) == SIGABRT);
 }
 
+TEST_CASE("Slots past the limit leave circulation as they become free, and come back") {
+  auto pool = pool_of(10);
+  std::vector<SlotId> all(10);
+  REQUIRE(pool->allocate(all));
+  REQUIRE(pool->release(8));
+  Lease reader = lease(*pool, 6, LeaseMode::kRead);
+  Lease other = lease(*pool, 7, LeaseMode::kRead);
+  REQUIRE(pool->release(6));  // retires: somebody still reads it
+  pool->set_limit(5);
+  CHECK(pool->validate());
+  CHECK(pool->limit() == 5);
+  // Held: 5, 7, 9; leased after its release: 6. The free one went at once.
+  CHECK(pool->in_use_past_limit() == 4);
+  CHECK(pool->usage().withheld == 2);
+  SlotId slot = kNoSlot;
+  CHECK_FALSE(pool->allocate({&slot, 1}));
+  CHECK_FALSE(pool->allocate_behind_readers({&slot, 1}));
+  for (const SlotId held : {5U, 7U, 9U}) REQUIRE(pool->release(held));
+  CHECK(pool->in_use_past_limit() == 2);
+  reader.end();
+  other.end();
+  CHECK(pool->in_use_past_limit() == 0);
+  CHECK(pool->usage().withheld == 5);
+  CHECK(pool->usage().free == 0);
+  CHECK(pool->validate());
+  REQUIRE(pool->release(2));
+  CHECK(take(*pool) == 2);
+  pool->set_limit(100);  // no more than there are
+  CHECK(pool->limit() == 10);
+  CHECK(pool->usage().free == 5);
+  CHECK(pool->usage().withheld == 0);
+  CHECK(pool->validate());
+}
+
+TEST_CASE(
+    "A slot that left under a lease may be taken behind its reader once the limit is raised") {
+  auto pool = pool_of(2);
+  std::vector<SlotId> all(2);
+  REQUIRE(pool->allocate(all));
+  Lease reader = lease(*pool, 1, LeaseMode::kRead);
+  pool->set_limit(1);
+  REQUIRE(pool->release(1));
+  SlotId slot = kNoSlot;
+  CHECK_FALSE(pool->allocate_behind_readers({&slot, 1}));
+  pool->set_limit(2);
+  REQUIRE(pool->allocate_behind_readers({&slot, 1}));
+  CHECK(slot == 1);
+  Lease writer = lease(*pool, 1, LeaseMode::kWrite);
+  CHECK_FALSE(writer.ready());
+  reader.end();
+  CHECK(writer.ready());
+  CHECK(pool->validate());
+}
+
 TEST_CASE("Writers exclude each other and readers under threads") {
   auto pool = pool_of(1);
   const SlotId slot = take(*pool);

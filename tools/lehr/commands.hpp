@@ -22,5 +22,6 @@ void add_inspect(CLI::App& app);
 void add_cut(CLI::App& app);
 void add_record(CLI::App& app);
 void add_profiles(CLI::App& app);
+void add_probe(CLI::App& app);
 
 }  // namespace lehr::tools

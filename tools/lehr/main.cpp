@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   lehr::tools::add_bound(app);
   lehr::tools::add_experiment(app);
   lehr::tools::add_profiles(app);
+  lehr::tools::add_probe(app);
   lehr::tools::add_cut(app);
   lehr::tools::add_record(app);
   try {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <thread>
 
@@ -120,6 +120,7 @@ class DeviceMover final : public Mover {
 
   std::size_t do_poll(std::span<Completion> out) override {
     const std::lock_guard lock(mutex_);
+    ++polls_;
     advance();
     if (queue_.finished() == 0) return 0;
     event_.clear();
@@ -148,22 +149,18 @@ class DeviceMover final : public Mover {
     }
   }
 
-  /// Ends the batches whose events have passed, oldest first.
+  /// Ends the batches whose events have passed.
   void collect(std::size_t u) {
-    auto& flying = flying_[u];
-    while (!flying.empty()) {
-      const cudaError_t status = cudaEventQuery(flying.front()->done.get());
+    std::erase_if(flying_[u], [&](Batch* batch) {
+      const cudaError_t status = cudaEventQuery(batch->done.get());
       if (status == cudaErrorNotReady) {
         (void)cudaGetLastError();
-        return;
+        return false;
       }
-      Batch* batch = flying.front();
-      flying.pop_front();
-      const Status result =
-          status == cudaSuccess ? Status() : Status(cuda::cuda_error(status, "a move"));
-      end(*batch, result);
+      end(*batch, status == cudaSuccess ? Status() : Status(cuda::cuda_error(status, "a move")));
       spare_[u].push_back(batch);
-    }
+      return true;
+    });
   }
 
   void end(Batch& batch, const Status& result) {
@@ -204,10 +201,17 @@ class DeviceMover final : public Mover {
     for (;;) {
       flying_cv_.wait(lock, [&] { return stopping_ || !flying_[u].empty(); });
       if (stopping_) return;
-      const cudaEvent_t oldest = flying_[u].front()->done.get();
+      Batch* const oldest = flying_[u].front();
+      const std::uint64_t polls = polls_;
       lock.unlock();
-      (void)cudaEventSynchronize(oldest);
+      (void)cudaEventSynchronize(oldest->done.get());
       lock.lock();
+      // Whoever polls without pause does it sooner, on a core that has the queue at hand.
+      if (polls_ != polls) {
+        flying_cv_.wait_for(lock, std::chrono::microseconds(100), [&] {
+          return stopping_ || flying_[u].empty() || flying_[u].front() != oldest;
+        });
+      }
       advance();
     }
   }
@@ -221,7 +225,8 @@ class DeviceMover final : public Mover {
   std::array<cuda::Lane, kUrgencies> lanes_;
   std::vector<std::unique_ptr<Batch>> batches_;
   std::vector<Batch*> spare_[kUrgencies];
-  std::deque<Batch*> flying_[kUrgencies];
+  std::vector<Batch*> flying_[kUrgencies];  ///< in order of launch
+  std::uint64_t polls_ = 0;
   bool stopping_ = false;
   std::vector<std::jthread> threads_;
 };

@@ -129,6 +129,22 @@ cudaError_t read_memory(const void* from, std::size_t bytes, int ctas, unsigned*
   return cudaGetLastError();
 }
 
+cudaError_t prefer_shared_memory(bool shared) {
+  int devices = 0, current = 0;
+  cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status == cudaSuccess) status = cudaGetDevice(&current);
+  for (int d = 0; d < devices && status == cudaSuccess; ++d) {
+    status = cudaSetDevice(d);
+    if (status == cudaSuccess) {
+      status = cudaFuncSetAttribute(
+          read_kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+          shared ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
+    }
+  }
+  const cudaError_t back = cudaSetDevice(current);
+  return status == cudaSuccess ? back : status;
+}
+
 cudaError_t write_memory(void* to, std::size_t bytes, int ctas, cudaStream_t stream) {
   write_kernel<<<ctas, 512, 0, stream>>>(static_cast<uint4*>(to), bytes / 16);
   return cudaGetLastError();

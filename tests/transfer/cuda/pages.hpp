@@ -33,6 +33,9 @@ cudaError_t verify_pages(const PageRef* refs, std::uint32_t count, std::uint32_t
 /// Streams through memory, memory-bound: `ctas` of 512 threads.
 cudaError_t read_memory(const void* from, std::size_t bytes, int ctas, unsigned* sink,
                         cudaStream_t stream);
+/// SMs that read_memory runs on leave most of their memory to shared memory,
+/// as attention kernels have it, instead of to L1.
+cudaError_t prefer_shared_memory(bool shared);
 /// The same, writing.
 cudaError_t write_memory(void* to, std::size_t bytes, int ctas, cudaStream_t stream);
 

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "kernels/base/rng.hpp"
+#include "tools/lehr/probe.hpp"
+#include "transfer/arena.hpp"
+#include "transfer/device.hpp"
+
+namespace lehr::tools {
+namespace {
+
+using namespace transfer;
+using Clock = std::chrono::steady_clock;
+
+constexpr Bytes kSpan = 2 * kGiB;  ///< pages are scattered over this much on each side
+const std::vector<double> kSizes{4096, 8192, 16384, 32768, 65536, 262144, 2097152};
+const std::vector<double> kCounts{1, 8, 64, 512, 4096};
+constexpr Bytes kMost = 512 * kMiB;  ///< moved by one batch at most
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Memory on one side of a link.
+struct Side {
+  MemoryRegion region;
+  Address at(Bytes offset) const { return {region.space, region.unit, region.base + offset, 0}; }
+};
+
+/// Scattered pages; `ordered` ones lie together on both sides.
+std::vector<Job> jobs_of(const Side& from, const Side& to, Bytes size, std::size_t count,
+                         bool ordered) {
+  const auto slots = static_cast<std::uint32_t>(kSpan / size);
+  std::vector<std::uint32_t> a(slots), b(slots);
+  for (std::uint32_t i = 0; i < slots; ++i) a[i] = b[i] = i;
+  Rng rng(size + count);
+  const auto used = static_cast<std::uint32_t>(std::min<std::size_t>(count, slots));
+  for (std::uint32_t i = 0; i < used && !ordered; ++i) {
+    std::swap(a[i], a[i + rng.below(slots - i)]);
+    std::swap(b[i], b[i + rng.below(slots - i)]);
+  }
+  std::vector<Job> jobs;
+  for (std::uint32_t i = 0; i < used; ++i) {
+    jobs.push_back({i + 1, from.at(a[i] * size), to.at(b[i] * size), size, Cause::kOther,
+                    Urgency::kBackground, 0});
+  }
+  return jobs;
+}
+
+/// From submit() to the last completion.
+Result<double> time_jobs(Mover& mover, std::span<const Job> jobs) {
+  std::vector<Completion> done(4096);
+  const auto start = Clock::now();
+  std::size_t submitted = 0, finished = 0;
+  while (finished < jobs.size()) {
+    if (submitted < jobs.size()) {
+      submitted += mover.submit(
+          jobs.subspan(submitted, std::min<std::size_t>(4096, jobs.size() - submitted)));
+    }
+    const std::size_t count = mover.poll(done);
+    for (const Completion& c : std::span(done).first(count)) {
+      if (c.code != Code::kOk) return io_error("a transfer failed while it was measured");
+    }
+    finished += count;
+  }
+  return seconds_since(start);
+}
+
+struct Way {
+  std::string name;  ///< of the link
+  const Side* from;
+  const Side* to;
+  std::int32_t device;  ///< whose SMs and streams move
+  bool peer;
+};
+
+DeviceMoverConfig mover_for(const Way& way, DeviceCopy copy) {
+  DeviceMoverConfig config;
+  config.device = way.device;
+  config.copy = copy;
+  if (way.peer) {
+    config.ring = {32, 24, 8192, 4, false, false};
+    config.batch_bytes = 192 * kMiB;
+  }
+  return config;
+}
+
+/// The better of ring and copy engine at each point, and where the engine takes over.
+Status measure_way(const Way& way, ProbeResult& result, TierId from, TierId to,
+                   const ProbeProgress& progress, double begin, double end) {
+  LEHR_ASSIGN(auto ring, make_device_mover(mover_for(way, DeviceCopy::kRing)));
+  LEHR_ASSIGN(auto engine, make_device_mover(mover_for(way, DeviceCopy::kEngine)));
+  TimedGrid grid{kSizes, kCounts, {}};
+  double engine_from = 0;
+  const double points = static_cast<double>(kSizes.size() * kCounts.size());
+  for (const double size : kSizes) {
+    for (const double count : kCounts) {
+      progress(way.name + " " + std::to_string(static_cast<std::uint64_t>(size) / 1024) +
+                   " KiB x " + std::to_string(static_cast<std::uint64_t>(count)),
+               begin + (end - begin) * static_cast<double>(grid.seconds.size()) / points);
+      const auto fit = static_cast<std::size_t>(static_cast<double>(kMost) / size);
+      const auto jobs = jobs_of(*way.from, *way.to, static_cast<Bytes>(size),
+                                std::min(static_cast<std::size_t>(count), fit), false);
+      // What does not fit is extrapolated: that many bytes are bandwidth alone.
+      const double scale = count / static_cast<double>(jobs.size());
+      const auto best_of = [&](Mover& mover) -> Result<double> {
+        std::vector<double> times;
+        const double bytes = size * static_cast<double>(jobs.size());
+        const int repeats = bytes < 4e6 ? 201 : bytes < 64e6 ? 31 : 9;
+        LEHR_TRY(time_jobs(mover, jobs));
+        for (int i = 0; i < repeats; ++i) {
+          LEHR_ASSIGN(const double seconds, time_jobs(mover, jobs));
+          times.push_back(seconds);
+        }
+        return median_of(std::move(times)) * scale;
+      };
+      LEHR_ASSIGN(double seconds, best_of(*ring));
+      // Single copies of many small pages are slow by a factor of ten: no need to see it again.
+      if (size * 64 >= 262144.0 * count || count <= 8) {
+        LEHR_ASSIGN(const double other, best_of(*engine));
+        if (other < seconds && count > 1 && engine_from == 0) engine_from = size;
+        seconds = std::min(seconds, other);
+      }
+      grid.seconds.push_back(seconds);
+    }
+  }
+  placement::Link link;
+  link.name = way.name;
+  link.from = from;
+  link.to = to;
+  std::tie(link.curve, link.latency) = curve_of(grid);
+  result.figures.push_back({way.name + " at best", link.curve.peak() / kGB, "GB/s"});
+  result.figures.push_back({way.name + " latency", link.latency * 1e6, "us"});
+  result.figures.push_back({way.name + " 16 KiB x 4096",
+                            16384.0 * 4096 / grid.seconds[2 * kCounts.size() + 4] / kGB, "GB/s"});
+  result.profile.source["mover_" + way.name] =
+      engine_from == 0 ? "ring"
+                       : "ring; copy engine from " +
+                             std::to_string(static_cast<std::uint64_t>(engine_from)) + " bytes";
+  put_link(result, std::move(link));
+  return {};
+}
+
+/// Both ways at once, large copies.
+Result<double> measure_duplex(const Way& in, const Way& out) {
+  LEHR_ASSIGN(auto mover_in, make_device_mover(mover_for(in, DeviceCopy::kEngine)));
+  LEHR_ASSIGN(auto mover_out, make_device_mover(mover_for(out, DeviceCopy::kEngine)));
+  const auto ins = jobs_of(*in.from, *in.to, 8 * kMiB, 128, true);
+  const auto outs = jobs_of(*out.from, *out.to, 8 * kMiB, 128, true);
+  std::vector<double> rates;
+  for (int i = 0; i < 5; ++i) {
+    Result<double> other = 0.0;
+    const auto start = Clock::now();
+    {
+      std::jthread thread([&] { other = time_jobs(*mover_out, outs); });
+      LEHR_TRY(time_jobs(*mover_in, ins));
+    }
+    LEHR_TRY(other);
+    rates.push_back(static_cast<double>((ins.size() + outs.size()) * 8 * kMiB) /
+                    seconds_since(start));
+  }
+  return median_of(std::move(rates));
+}
+
+/// How much slower a memory-bound kernel is beside a mover at full rate.
+Result<double> measure_disturbance(const Way& way, const DeviceMemory& memory, DeviceCopy copy) {
+  const auto pass = [&]() -> Result<double> {
+    LEHR_ASSIGN(auto times, read_passes(way.device, memory.base(), memory.mapped(), 2112, 21));
+    return median_of(std::move(times));
+  };
+  LEHR_ASSIGN(const double alone, pass());
+  LEHR_ASSIGN(auto mover, make_device_mover(mover_for(way, copy)));
+  const auto jobs = jobs_of(*way.from, *way.to, 16384, 65536, copy == DeviceCopy::kEngine);
+  std::atomic<bool> stop{false};
+  Status failed;
+  std::jthread background([&] {
+    while (!stop && failed) {
+      if (auto run = time_jobs(*mover, jobs); !run) failed = run.error();
+    }
+  });
+  LEHR_ASSIGN(const double beside, pass());
+  stop = true;
+  background.join();
+  LEHR_TRY(failed);
+  return beside / alone - 1;
+}
+
+/// One device and what it reaches.
+class DeviceProbe {
+ public:
+  DeviceProbe(ProbeResult& result, const ProbeProgress& progress)
+      : result_(result), platform_(result.profile.platform), progress_(progress) {}
+
+  Status run() {
+    const std::vector<DeviceInfo> devices = transfer::devices();
+    describe(devices[0]);
+    if (devices.size() > 1) {
+      if (const Status access = peer_access(0, devices[1].ordinal); access) {
+        peer_ = devices[1].ordinal;
+      } else {
+        result_.notices.push_back("no peer was measured: " + access.error().what);
+      }
+    }
+    LEHR_TRY(open());
+    LEHR_TRY(read_hbm());
+    const TierId host = platform_.home;
+    const Way h2d{"h2d", &host_, &hbm_, 0, false}, d2h{"d2h", &hbm_, &host_, 0, false};
+    LEHR_TRY(measure_way(h2d, result_, host, kHbm, progress_, 0.15, 0.35));
+    LEHR_TRY(measure_way(d2h, result_, kHbm, host, progress_, 0.35, 0.55));
+    LEHR_TRY(duplex("h2d", "d2h", h2d, d2h));
+    LEHR_TRY(disturb("h2d", h2d));
+    LEHR_TRY(disturb("d2h", d2h));
+    if (peer_ >= 0) LEHR_TRY(peer(devices[1]));
+    return {};
+  }
+
+ private:
+  void describe(const DeviceInfo& device) {
+    auto& source = result_.profile.source;
+    source["gpu"] = device.name;
+    source["driver"] = device.driver;
+    source["cuda"] = device.runtime;
+    config::GpuFacts& gpu = result_.profile.gpu;
+    gpu.sms = device.sms;
+    gpu.copy_engines = device.copy_engines;
+    gpu.l2_bytes = device.l2_bytes;
+    gpu.l2_persisting_bytes = std::min(device.l2_persisting_bytes, device.l2_bytes);
+    if (device.hbm_peak > 0) gpu.hbm_peak = device.hbm_peak;
+    platform_.tiers[kHbm].capacity = device.memory_bytes;
+  }
+
+  Status open() {
+    progress_("memory", 0.01);
+    DeviceMemoryConfig memory;
+    memory.bytes = kSpan;
+    if (peer_ >= 0) memory.readers = {peer_};
+    LEHR_ASSIGN(auto hbm, DeviceMemory::create(memory));
+    hbm_ = {region_of(hbm)};
+    PinnedMemoryConfig pinned;
+    pinned.memory.bytes = kSpan;
+    pinned.memory.touch_threads = std::max(2U, std::thread::hardware_concurrency());
+    pinned.chunk_bytes = kSpan;
+    const auto start = Clock::now();
+    LEHR_ASSIGN(auto host, PinnedMemory::create(pinned));
+    LEHR_TRY(host->wait(120'000'000'000));
+    result_.figures.push_back(
+        {"pinning, first touch included",
+         static_cast<double>(kSpan) / seconds_since(start) / static_cast<double>(kGiB), "GiB/s"});
+    host_ = {region_of(host)};
+    return {};
+  }
+
+  Status read_hbm() {
+    progress_("HBM", 0.08);
+    DeviceMemoryConfig config;
+    config.bytes = 8 * kGiB;
+    LEHR_ASSIGN(reader_, DeviceMemory::create(config));
+    const Bytes bytes = reader_->mapped();
+    LEHR_ASSIGN(auto times, read_passes(0, reader_->base(), bytes, 0, 9));
+    platform_.hbm = BandwidthCurve(static_cast<double>(bytes) / median_of(std::move(times)));
+    result_.measured.push_back("hbm");
+    result_.figures.push_back({"hbm read", platform_.hbm.peak() / kGB, "GB/s"});
+    const Bytes small = std::min<Bytes>(32 * kMiB, result_.profile.gpu.l2_bytes / 2);
+    LEHR_ASSIGN(auto again, read_passes(0, reader_->base(), small, 0, 31));
+    result_.figures.push_back({"l2 read again, launch included",
+                               static_cast<double>(small) / median_of(std::move(again)) / kGB,
+                               "GB/s"});
+    LEHR_ASSIGN(auto link, read_passes(0, host_.region.base, kSpan / 2, 0, 5));
+    result_.figures.push_back({"host read in place by SMs",
+                               static_cast<double>(kSpan / 2) / median_of(std::move(link)) / kGB,
+                               "GB/s"});
+    return {};
+  }
+
+  Status duplex(const std::string& first, const std::string& second, const Way& in,
+                const Way& out) {
+    LEHR_ASSIGN(const double sum, measure_duplex(in, out));
+    result_.figures.push_back({first + " and " + second + " at once", sum / kGB, "GB/s"});
+    placement::SharedMedium medium;
+    for (std::size_t l = 0; l < platform_.links.size(); ++l) {
+      const auto id = static_cast<LinkId>(l);
+      if (platform_.links[l].name == first) medium.first = id;
+      if (platform_.links[l].name == second) medium.second = id;
+    }
+    medium.bytes_per_second = sum;
+    std::erase_if(platform_.shared, [&](const placement::SharedMedium& m) {
+      return m.first == medium.first && m.second == medium.second;
+    });
+    platform_.shared.push_back(medium);
+    return {};
+  }
+
+  Status disturb(const std::string& name, const Way& way) {
+    progress_("disturbance by " + name, 0.58);
+    for (const auto& [copy, mover] :
+         {std::pair{DeviceCopy::kRing, "ring"}, {DeviceCopy::kEngine, "copy engine"}}) {
+      LEHR_ASSIGN(const double slower, measure_disturbance(way, *reader_, copy));
+      result_.figures.push_back(
+          {"reader of HBM beside " + name + " by " + mover + ", slower by", 100 * slower, "%"});
+    }
+    return {};
+  }
+
+  Status peer(const DeviceInfo& donor) {
+    progress_("peer", 0.62);
+    DeviceMemoryConfig config;
+    config.device = peer_;
+    config.bytes = kSpan;
+    config.readers = {0};
+    LEHR_ASSIGN(auto memory, DeviceMemory::create(config));
+    donor_ = {region_of(memory)};
+    placement::Tier tier;
+    tier.name = "peer";
+    tier.capacity = donor.memory_bytes;
+    tier.directly_readable = true;
+    const TierId id = put_tier(platform_, tier);
+    const Way in{"peer_read", &donor_, &hbm_, 0, true}, out{"peer_write", &hbm_, &donor_, 0, true};
+    LEHR_TRY(measure_way(in, result_, id, kHbm, progress_, 0.62, 0.74));
+    LEHR_TRY(measure_way(out, result_, kHbm, id, progress_, 0.74, 0.86));
+    LEHR_TRY(duplex("peer_read", "peer_write", in, out));
+    LEHR_TRY(disturb("peer_read", in));
+    // A donor that takes its memory back sends pages on to host.
+    const Way down{"peer_to_host", &donor_, &host_, 0, false};
+    const Way up{"host_to_peer", &host_, &donor_, 0, false};
+    LEHR_TRY(measure_way(down, result_, id, platform_.home, progress_, 0.86, 0.89));
+    LEHR_TRY(measure_way(up, result_, platform_.home, id, progress_, 0.89, 0.92));
+    LEHR_ASSIGN(auto times, read_passes(0, donor_.region.base, kSpan, 0, 5));
+    result_.figures.push_back({"peer read in place by SMs",
+                               static_cast<double>(kSpan) / median_of(std::move(times)) / kGB,
+                               "GB/s"});
+    return {};
+  }
+
+  ProbeResult& result_;
+  placement::Platform& platform_;
+  const ProbeProgress& progress_;
+  std::int32_t peer_ = -1;
+  Side hbm_, host_, donor_;
+  std::shared_ptr<DeviceMemory> reader_;
+};
+
+}  // namespace
+
+Status probe_devices(ProbeResult& result, const ProbeProgress& progress) {
+  return DeviceProbe(result, progress).run();
+}
+
+}  // namespace lehr::tools
