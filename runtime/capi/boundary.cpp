@@ -2,15 +2,19 @@
 #include "runtime/capi/boundary.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 namespace lehr::capi {
 
 namespace {
 
-std::string& thread_error() {
-  thread_local std::string text;
-  return text;
-}
+/// Without a destructor: an engine may still call while its thread, or the process, winds up.
+struct LastError {
+  std::array<char, 4096> text;
+  std::size_t size;
+};
+thread_local constinit LastError thread_error{};
 
 }  // namespace
 
@@ -20,15 +24,12 @@ lehr_status to_status(const Error& error) {
 }
 
 lehr_status fail(const Error& error) noexcept {
-  try {
-    thread_error() = error.what;
-  } catch (...) {
-    thread_error().clear();  // out of memory: the status still says what happened
-  }
+  thread_error.size = std::min(error.what.size(), thread_error.text.size());
+  std::memcpy(thread_error.text.data(), error.what.data(), thread_error.size);
   return to_status(error);
 }
 
-const std::string& last_error() noexcept { return thread_error(); }
+std::string_view last_error() noexcept { return {thread_error.text.data(), thread_error.size}; }
 
 Result<std::string_view> bytes_of(const lehr_bytes& bytes, const char* what) {
   if (bytes.size == 0) return std::string_view();
@@ -39,7 +40,7 @@ Result<std::string_view> bytes_of(const lehr_bytes& bytes, const char* what) {
   return std::string_view(static_cast<const char*>(bytes.data), bytes.size);
 }
 
-Status copy_text(const std::string& text, char* buffer, std::size_t size, std::size_t* needed) {
+Status copy_text(std::string_view text, char* buffer, std::size_t size, std::size_t* needed) {
   if (buffer == nullptr && size > 0) return invalid("buffer is NULL with a size");
   if (needed != nullptr) *needed = text.size() + 1;
   if (size == 0) return {};

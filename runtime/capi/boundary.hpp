@@ -25,7 +25,7 @@ namespace lehr::capi {
 lehr_status to_status(const Error& error);
 /// Keeps the error's text for lehr_last_error() and returns its status. Never throws.
 lehr_status fail(const Error& error) noexcept;
-const std::string& last_error() noexcept;
+std::string_view last_error() noexcept;
 inline Error forked() {
   return refused(Reason::kForked, "the process is a fork of one that used the library");
 }
@@ -206,7 +206,7 @@ class StructArray {
 Result<std::string_view> bytes_of(const lehr_bytes& bytes, const char* what);
 
 /// Copies text to a caller's buffer with a terminating 0, cut if need be.
-Status copy_text(const std::string& text, char* buffer, std::size_t size, std::size_t* needed);
+Status copy_text(std::string_view text, char* buffer, std::size_t size, std::size_t* needed);
 
 /// Runs `one(i)` for each item and reports the batch: statuses if wanted, kept text of the first
 /// failure.

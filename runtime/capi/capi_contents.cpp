@@ -95,17 +95,20 @@ Result<ChoiceRule> choice_of(const lehr_attend_request& r) {
   return rule;
 }
 
-/// with_step() for runtimes with contents.
+/// Asked for after the arguments were checked: those are refused alike with and without contents.
+Result<contents::Contents*> contents_of(Instance& instance) {
+  if (!instance.contents) {
+    return unsupported(
+        "the runtime's pages hold no contents of the caller: its configuration has no "
+        "step.contents = \"kv\"");
+  }
+  return instance.contents.get();
+}
+
 template <class Body>
-lehr_status with_contents(lehr_runtime handle, Body body) noexcept {
-  return with_step(handle, [&](Instance& instance) -> Status {
-    if (!instance.contents) {
-      return unsupported(
-          "the runtime's pages hold no contents of the caller: its configuration has no "
-          "step.contents = \"kv\"");
-    }
-    return keep(instance, body(instance, *instance.contents));
-  });
+lehr_status with_kept_step(lehr_runtime handle, Body body) noexcept {
+  return with_step(handle,
+                   [&](Instance& instance) -> Status { return keep(instance, body(instance)); });
 }
 
 Result<std::vector<runtime::SequenceId>> ids_of(Instance& instance, const lehr_sequence* sequences,
@@ -134,25 +137,27 @@ extern "C" {
 
 lehr_status lehr_step_begin_tokens(lehr_runtime runtime, const lehr_sequence* sequences,
                                    const uint32_t* tokens, size_t count, void* stream) {
-  return with_contents(runtime, [&](Instance& instance, contents::Contents& kv) -> Status {
+  return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(no_stream(stream));
     LEHR_ASSIGN(const auto ids, ids_of(instance, sequences, count));
     if (count > 0) LEHR_TRY(not_null(tokens, "tokens"));
-    return kv.begin(ids, {tokens, count});
+    LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
+    return kv->begin(ids, {tokens, count});
   });
 }
 
 lehr_status lehr_step_append(lehr_runtime runtime, uint32_t layer, const lehr_tensor* k,
                              const lehr_tensor* v) {
-  return with_contents(runtime, [&](Instance&, contents::Contents& kv) -> Status {
+  return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const Tensor keys, tensor_of(k, "k"));
     LEHR_ASSIGN(const Tensor values, tensor_of(v, "v"));
-    return kv.append(layer, keys, values);
+    LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
+    return kv->append(layer, keys, values);
   });
 }
 
 lehr_status lehr_step_attend(lehr_runtime runtime, const lehr_attend_request* request) {
-  return with_contents(runtime, [&](Instance&, contents::Contents& kv) -> Status {
+  return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const lehr_attend_request given, read_struct(request, "request"));
     if (given.causal > 1) {
       return Error{
@@ -169,7 +174,8 @@ lehr_status lehr_step_attend(lehr_runtime runtime, const lehr_attend_request* re
     call.code_pitch = given.code_pitch;
     call.mass = given.mass;
     call.peak = given.peak;
-    return kv.attend(given.layer, call);
+    LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
+    return kv->attend(given.layer, call);
   });
 }
 
@@ -203,18 +209,20 @@ lehr_status lehr_sequence_reorder(lehr_runtime runtime, const lehr_sequence* seq
 lehr_status lehr_sequence_gather(lehr_runtime runtime, uint32_t layer,
                                  const lehr_sequence* sequences, size_t count, const lehr_tensor* k,
                                  const lehr_tensor* v) {
-  return with_contents(runtime, [&](Instance& instance, contents::Contents& kv) -> Status {
+  return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const auto ids, ids_of(instance, sequences, count));
     LEHR_ASSIGN(const Tensor keys, tensor_of(k, "k"));
     LEHR_ASSIGN(const Tensor values, tensor_of(v, "v"));
-    return kv.gather(layer, ids, keys, values);
+    LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
+    return kv->gather(layer, ids, keys, values);
   });
 }
 
 lehr_status lehr_contents_read(lehr_runtime runtime, lehr_contents_report* out) {
-  return with_contents(runtime, [&](Instance&, contents::Contents& kv) -> Status {
+  return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const std::uint32_t size, check_size(out, "out"));
-    const contents::ContentsStats stats = kv.stats();
+    LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
+    const contents::ContentsStats stats = kv->stats();
     lehr_contents_report report{};
     report.read_in_hbm = stats.read_in_hbm;
     report.read_in_place = stats.read_in_place;

@@ -142,8 +142,9 @@ LEHR_API const char* lehr_status_name(lehr_status status);
 LEHR_API const char* lehr_reason_name(lehr_status status);
 
 /*
- * Copies the details of the calling thread's latest failure; returns the size that all of it needs,
- * with the terminating 0. Calls that go well leave it as it is.
+ * Copies the details of the calling thread's latest failure, of which at most 4096 bytes are kept;
+ * returns the size that all of it needs, with the terminating 0. Calls that go well leave it as it
+ * is.
  * Thread: any, each has its own. Stream: none. Blocks: no.
  * Errors: none.
  * Since: 0.1. Stability: stable.

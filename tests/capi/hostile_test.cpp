@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every function of the interface against calls that were made to break it.
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <set>
 #include <sstream>
+
+#include <unistd.h>
 
 #include "tests/capi/capi_world.hpp"
 
@@ -15,8 +18,48 @@ namespace {
 // A handle of every kind, all real, and a handle taken for another kind.
 struct Handles {
   lehr_runtime runtime;
-  std::uint64_t sequence, ns, pool, job, lease, claim;
+  std::uint64_t sequence, ns, pool, job, lease, claim, trace;
 };
+
+/// Traces that the calls write, given up at the end.
+class Traces {
+ public:
+  Traces()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("lehr-hostile-" + std::to_string(::getpid()))) {
+    std::filesystem::create_directory(folder_);
+    path_ = folder_ / "t.safetensors";
+  }
+  ~Traces() {
+    for (const lehr_trace trace : open_) lehr_trace_discard(trace);
+    std::filesystem::remove_all(folder_);
+  }
+  Traces(const Traces&) = delete;
+  Traces& operator=(const Traces&) = delete;
+
+  void describe(lehr_trace_desc& desc) const {
+    static constexpr std::uint32_t kLayer = 0;
+    desc.path = {path_.c_str(), path_.string().size()};
+    desc.model = desc.workload = {"m", 1};
+    desc.page_tokens = 16;
+    desc.q_heads = desc.kv_heads = 1;
+    desc.head_dim = 8;
+    desc.kv_bytes_per_element = 2;
+    desc.model_layers = desc.layer_count = 1;
+    desc.layer_ids = &kLayer;
+    desc.prompt_tokens = 16;
+  }
+  void keep(lehr_trace trace) { open_.push_back(trace); }
+
+ private:
+  std::filesystem::path folder_, path_;
+  std::vector<lehr_trace> open_;
+};
+
+Traces& traces() {
+  static Traces all;
+  return all;
+}
 
 std::string both() { return std::string(kStep) + kPlacement; }
 
@@ -48,6 +91,12 @@ Handles make(lehr_runtime runtime) {
   lehr_claim claim{};
   REQUIRE(lehr_claim_open(runtime, pool, 0, 1, &claim) == LEHR_OK);
   h.claim = claim.id;
+  auto desc_of_trace = sized<lehr_trace_desc>();
+  traces().describe(desc_of_trace);
+  lehr_trace trace{};
+  REQUIRE(lehr_trace_open(&desc_of_trace, &trace) == LEHR_OK);
+  traces().keep(trace);
+  h.trace = trace.id;
   return h;
 }
 
@@ -179,6 +228,67 @@ std::map<std::string, Row> rows() {
                             g.sequence = {c.h.sequence};
                             return lehr_step_layer(c.h.runtime, 0, at, 1);
                           }};
+  t["lehr_step_begin_tokens"] = {true, "sequence", false, true, [](const Caller& c) {
+                                   lehr_sequence s{c.h.sequence};
+                                   std::uint32_t n = 1;
+                                   const lehr_status status = lehr_step_begin_tokens(
+                                       c.h.runtime, c.plain(s), c.plain(n), 1, nullptr);
+                                   if (status == LEHR_OK) lehr_step_abandon(c.h.runtime);
+                                   return status;
+                                 }};
+  t["lehr_step_append"] = {true, "", false, true, [](const Caller& c) {
+                             lehr_tensor k{};
+                             lehr_tensor v{};
+                             return lehr_step_append(c.h.runtime, 0, c.plain(k), c.plain(v));
+                           }};
+  t["lehr_step_attend"] = {true, "", true, true, [](const Caller& c) {
+                             lehr_attend_request request;
+                             return lehr_step_attend(c.h.runtime, c.out(request));
+                           }};
+  t["lehr_contents_read"] = {true, "", true, true, [](const Caller& c) {
+                               lehr_contents_report out;
+                               return lehr_contents_read(c.h.runtime, c.out(out));
+                             }};
+  t["lehr_sequence_truncate"] = {true, "sequence", false, true, [](const Caller& c) {
+                                   lehr_sequence s{c.h.sequence};
+                                   std::uint64_t n = 1;
+                                   return lehr_sequence_truncate(c.h.runtime, c.plain(s),
+                                                                 c.plain(n), 1, nullptr);
+                                 }};
+  t["lehr_sequence_reset"] = {true, "sequence", false, true, sequences_call(lehr_sequence_reset)};
+  t["lehr_sequence_reorder"] = {true, "sequence", false, true, [](const Caller& c) {
+                                  lehr_sequence s{c.h.sequence};
+                                  std::uint32_t parent = 0;
+                                  return lehr_sequence_reorder(c.h.runtime, c.plain(s),
+                                                               c.plain(parent), 1);
+                                }};
+  t["lehr_sequence_gather"] = {true, "sequence", false, true, [](const Caller& c) {
+                                 lehr_sequence s{c.h.sequence};
+                                 lehr_tensor k{};
+                                 lehr_tensor v{};
+                                 return lehr_sequence_gather(c.h.runtime, 0, c.plain(s), 1,
+                                                             c.plain(k), c.plain(v));
+                               }};
+  t["lehr_trace_open"] = {false, "", true, true, [](const Caller& c) {
+                            lehr_trace_desc desc;
+                            c.out(desc);
+                            traces().describe(desc);
+                            lehr_trace trace{};
+                            const lehr_status status =
+                                lehr_trace_open(c.plain(desc), c.plain(trace));
+                            if (status == LEHR_OK) traces().keep(trace);
+                            return status;
+                          }};
+  t["lehr_trace_step"] = {false, "trace", false, true, [](const Caller& c) {
+                            std::uint8_t codes[2] = {0, 255};
+                            return lehr_trace_step({c.h.trace}, c.null_pointers ? nullptr : codes,
+                                                   nullptr, 2);
+                          }};
+  t["lehr_trace_close"] = {false, "trace", false, false, [](const Caller& c) {
+                             return lehr_trace_close({c.h.trace}, nullptr, 0);
+                           }};
+  t["lehr_trace_discard"] = {false, "trace", false, false,
+                             [](const Caller& c) { return lehr_trace_discard({c.h.trace}); }};
   t["lehr_step_end"] = {true, "", false, false,
                         [](const Caller& c) { return lehr_step_end(c.h.runtime, nullptr); }};
   t["lehr_step_abandon"] = {true, "", false, false,
@@ -318,6 +428,7 @@ std::uint64_t& handle_of(Handles& h, const std::string& kind) {
   if (kind == "ns") return h.ns;
   if (kind == "pool") return h.pool;
   if (kind == "job") return h.job;
+  if (kind == "trace") return h.trace;
   return kind == "lease" ? h.lease : h.claim;
 }
 
