@@ -236,10 +236,10 @@ std::map<std::string, Row> rows() {
                                    if (status == LEHR_OK) lehr_step_abandon(c.h.runtime);
                                    return status;
                                  }};
-  t["lehr_step_append"] = {true, "", false, true, [](const Caller& c) {
-                             lehr_tensor k{};
-                             lehr_tensor v{};
-                             return lehr_step_append(c.h.runtime, 0, c.plain(k), c.plain(v));
+  t["lehr_step_append"] = {true, "", true, true, [](const Caller& c) {
+                             lehr_tensor k;
+                             lehr_tensor v;
+                             return lehr_step_append(c.h.runtime, 0, c.out(k), c.out(v));
                            }};
   t["lehr_step_attend"] = {true, "", true, true, [](const Caller& c) {
                              lehr_attend_request request;
@@ -262,12 +262,12 @@ std::map<std::string, Row> rows() {
                                   return lehr_sequence_reorder(c.h.runtime, c.plain(s),
                                                                c.plain(parent), 1);
                                 }};
-  t["lehr_sequence_gather"] = {true, "sequence", false, true, [](const Caller& c) {
+  t["lehr_sequence_gather"] = {true, "sequence", true, true, [](const Caller& c) {
                                  lehr_sequence s{c.h.sequence};
-                                 lehr_tensor k{};
-                                 lehr_tensor v{};
+                                 lehr_tensor k;
+                                 lehr_tensor v;
                                  return lehr_sequence_gather(c.h.runtime, 0, c.plain(s), 1,
-                                                             c.plain(k), c.plain(v));
+                                                             c.out(k), c.out(v));
                                }};
   t["lehr_trace_open"] = {false, "", true, true, [](const Caller& c) {
                             lehr_trace_desc desc;
