@@ -61,8 +61,7 @@ Status append_reference(const StepShape& shape, const AppendParams& params) {
         if (params.absent != nullptr) ++*params.absent;
         continue;
       }
-      auto* data =
-          reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(entry_address(entry)));
+      auto* data = reference::memory_at(entry_address(entry));
       const std::size_t from =
           ((sequence * shape.q_len + j) * shape.kv_heads + group % shape.kv_heads) * shape.head_dim;
       for (std::uint32_t c = 0; c < shape.head_dim; ++c) {

@@ -212,8 +212,7 @@ Status attend_reference(const StepShape& shape, const AttendParams& params) {
       const PageEntry entry = params.table[at];
       if (entry == kAbsentPage && params.absent != nullptr) ++*params.absent;
       if (params.installs != nullptr && entry_over_link(entry) && params.installs[at] != 0) {
-        std::memcpy(reinterpret_cast<void*>(static_cast<std::uintptr_t>(params.installs[at])),
-                    reference::page_address(entry),
+        std::memcpy(reference::memory_at(params.installs[at]), reference::page_address(entry),
                     stored_page_bytes(entry_formats(entry), shape.page_tokens, shape.head_dim));
       }
     }

@@ -186,8 +186,7 @@ Status quantize_reference(const StepShape& shape, const QuantizeParams& params) 
   for (std::uint32_t i = 0; i < params.count; ++i) {
     if (params.sources[i] == kAbsentPage || params.destinations[i] == 0) continue;
     const void* from = reference::page_address(params.sources[i]);
-    auto* out =
-        reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(params.destinations[i]));
+    auto* out = reference::memory_at(params.destinations[i]);
     const std::size_t scales = to.scales_at(0);
     std::memset(out + scales, 0, stored_page_bytes(params.to, tokens, dim) - scales);
     for (int what = 0; what < 2; ++what) {

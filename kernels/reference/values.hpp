@@ -17,9 +17,12 @@ inline std::uint16_t half_at(const void* base, std::size_t index) {
 inline float value_at(DType type, const void* base, std::size_t index) {
   return load_16(type, half_at(base, index));
 }
-inline const void* page_address(PageEntry entry) {
-  return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(entry_address(entry)));
+/// Memory that a word names: entries and destinations are shared with the device as numbers.
+inline unsigned char* memory_at(std::uint64_t address) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  return reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(address));
 }
+inline const void* page_address(PageEntry entry) { return memory_at(entry_address(entry)); }
 
 /// Pages of a group in list order: all of a dense call, or the selected ones.
 struct PageList {

@@ -25,6 +25,12 @@ struct FreeAligned {
   void operator()(unsigned char* p) const { ::operator delete[](p, std::align_val_t{128}); }
 };
 
+/// The page that an entry names.
+inline unsigned char* page_memory(PageEntry entry) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): entries are numbers, shared with the device.
+  return reinterpret_cast<unsigned char*>(static_cast<std::uintptr_t>(entry_address(entry)));
+}
+
 /// A ragged batch of one layer in host memory: pages at shuffled places, 16-bit, poisoned past the
 /// end of each sequence with NaN so that a kernel which reads too far is seen.
 struct Batch {
@@ -72,8 +78,7 @@ struct Batch {
   }
 
   std::uint16_t* element(std::size_t at, int what, std::uint32_t token, std::uint32_t channel) {
-    auto* data =
-        reinterpret_cast<std::uint16_t*>(static_cast<std::uintptr_t>(entry_address(table[at])));
+    auto* data = reinterpret_cast<std::uint16_t*>(page_memory(table[at]));
     return data + (static_cast<std::uint32_t>(what) * shape.page_tokens + token) * shape.head_dim +
            channel;
   }

@@ -77,9 +77,8 @@ TEST_CASE("no stored key of a page scores above its box, whatever the values") {
         double dot = 0;
         for (std::uint32_t c = 0; c < 64; ++c) {
           dot += double{load_16(dtype, b.q[h * 64 + c])} *
-                 double{stored_value(reinterpret_cast<void*>(
-                                         static_cast<std::uintptr_t>(entry_address(b.table[page]))),
-                                     entry_format(b.table[page]), 16, 64, 0, t, c)};
+                 double{stored_value(page_memory(b.table[page]), entry_format(b.table[page]), 16,
+                                     64, 0, t, c)};
         }
         // The float64 sums are in the same order; their own rounding is far below one part in 2^40.
         REQUIRE(dot <= double{scores[page]} + std::fabs(dot) * 0x1p-40);

@@ -137,13 +137,13 @@ std::vector<std::uint32_t> best(const Value* of, std::uint32_t pages, std::uint3
 /// of its pages over theirs. The first page and the last four are always read: left out.
 void print_recall(Batch& b, const std::vector<double>& mass, const char* rule,
                   const std::vector<float>& scores) {
-  constexpr std::uint32_t kLast = 4;
+  const std::uint32_t last_pages = 4;
   fmt::print("| {} ", rule);
   for (const double share : {0.05, 0.1, 0.2, 0.3}) {
     double found = 0, asked = 0, got = 0, most = 0;
     for (std::size_t group = 0; group < b.shape.groups(); ++group) {
       const std::uint32_t pages =
-          b.shape.pages_for(b.lengths[group / b.shape.kv_heads]) - 1 - kLast;
+          b.shape.pages_for(b.lengths[group / b.shape.kv_heads]) - 1 - last_pages;
       const std::size_t first = group * b.shape.max_pages + 1;
       const auto count = static_cast<std::uint32_t>(std::ceil(share * pages));
       const auto wanted = best(mass.data() + first, pages, count);

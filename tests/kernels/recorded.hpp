@@ -32,10 +32,8 @@ inline bool write_recorded(const Batch& b, const char* path) {
   good = good && std::fwrite(b.q.data(), 2, b.q.size(), file) == b.q.size();
   for (const PageEntry entry : b.table) {
     if (entry == kAbsentPage) continue;
-    const auto* page =
-        reinterpret_cast<const void*>(static_cast<std::uintptr_t>(entry_address(entry)));
     const std::size_t bytes = stored_page_bytes(s.dtype, s.page_tokens, s.head_dim);
-    good = good && std::fwrite(page, 1, bytes, file) == bytes;
+    good = good && std::fwrite(page_memory(entry), 1, bytes, file) == bytes;
   }
   return std::fclose(file) == 0 && good;
 }
@@ -56,10 +54,9 @@ inline std::optional<Batch> read_recorded(const char* path) {
     good = std::fread(batch->q.data(), 2, batch->q.size(), file) == batch->q.size();
     for (const PageEntry entry : batch->table) {
       if (entry == kAbsentPage) continue;
-      auto* page = reinterpret_cast<void*>(static_cast<std::uintptr_t>(entry_address(entry)));
       const std::size_t bytes =
           stored_page_bytes(batch->shape.dtype, head.page_tokens, head.head_dim);
-      good = good && std::fread(page, 1, bytes, file) == bytes;
+      good = good && std::fread(page_memory(entry), 1, bytes, file) == bytes;
     }
   }
   std::fclose(file);
