@@ -98,8 +98,7 @@ class Trace:
         """Raises TraceError for shapes that do not go together."""
         for name in ("page_tokens", "q_heads", "kv_heads", "head_dim", "kv_bytes_per_element", "model_layers",
                      "prompt_tokens"):
-            least = 0 if name == "prompt_tokens" else 1
-            if not least <= getattr(self, name) <= 1 << 24:
+            if not 1 <= getattr(self, name) <= 1 << 24:
                 raise TraceError(f"{name} is {getattr(self, name)}")
         ids = self.layer_ids
         if not ids or any(b <= a for a, b in zip(ids, ids[1:])) or ids[0] < 0 or ids[-1] >= self.model_layers:
