@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr std::uint32_t kMoveStages = 8;
 constexpr std::uint32_t kMoveStageBytes = 8192;
-constexpr std::uint32_t kOpenStores = 2;
+[[maybe_unused]] constexpr std::uint32_t kOpenStores = 2;
 
 /// One thread of a one-warp CTA runs a ring of bulk copies: a load may start once the store that
 /// used its stage has read it, which leaves kOpenStores stores on their way.
