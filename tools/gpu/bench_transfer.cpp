@@ -387,14 +387,20 @@ void disturbance(Bench& b, std::int32_t device, bool like_attention) {
     const double slow = disturbed(reader, *mover, jobs, moved) / alone - 1;
     b.report.value(who + " beside " + name + " " + d.name + ", slower by", 100 * slow, "%");
     b.report.rate("  moved meanwhile", moved, b.ceiling(d));
-    return slow;
+    return std::pair(slow, moved / b.ceiling(d));
+  };
+  // A mover that hardly moves disturbs nobody: the rate belongs to the target.
+  const auto judge = [&](const std::string& what, std::pair<double, double> seen,
+                         double rate_wanted, double most, const char* wanted) {
+    b.report.target(what, 100 * seen.first, "%", wanted,
+                    seen.first <= most && seen.second >= rate_wanted);
   };
   for (const Direction& d : {b.in(), b.out()}) {
     DeviceMoverConfig engine = mover_config(b, DeviceCopy::kEngine, 4);
     engine.batch_bytes = 64 * kMiB;
     one("copy engine, contiguous,", d, engine, kMiB, true);
-    const double ring = one("ring of " + std::to_string(b.ctas) + " CTAs, 16 KiB,", d,
-                            mover_config(b, DeviceCopy::kRing, b.ctas), 16384, false);
+    const auto ring = one("ring of " + std::to_string(b.ctas) + " CTAs, 16 KiB,", d,
+                          mover_config(b, DeviceCopy::kRing, b.ctas), 16384, false);
     const std::string what = std::string(d.name) + " slows the " + who;
     if (host) {
       DeviceMoverConfig longer = mover_config(b, DeviceCopy::kRing, b.ctas);
@@ -403,13 +409,13 @@ void disturbance(Bench& b, std::int32_t device, bool like_attention) {
       one("ring of 4 CTAs, launches of 192 MiB,", d, longer, 16384, false);
       longer.ring.ctas = 3;
       one("ring of 3 CTAs, launches of 192 MiB,", d, longer, 16384, false);
-      b.report.target("full-rate migration " + what, 100 * ring, "%", "<= 3", ring <= 0.03);
+      judge("full-rate migration " + what, ring, 0.90, 0.03, "<= 3");
       continue;
     }
     DeviceMoverConfig slower = mover_config(b, DeviceCopy::kRing, 8);
     slower.ring.stages = d.from == &b.far ? 12 : 8;  // about half of the rate, found by sweeping
-    const double half = one("ring of 8 CTAs, fewer stages,", d, slower, 16384, false);
-    b.report.target("half-rate migration " + what, 100 * half, "%", "<= 4", half <= 0.04);
+    const auto half = one("ring of 8 CTAs, fewer stages,", d, slower, 16384, false);
+    judge("half-rate migration " + what, half, 0.45, 0.04, "<= 4");
   }
 }
 
@@ -487,8 +493,8 @@ void budgeted(Bench& b) {
   for (const double s : slow) mean += s / static_cast<double>(slow.size());
   b.report.target("with a budget of 1 %, mean slow-down", 100 * mean, "%", "<= 1.5", mean <= 0.015);
   b.report.value("with a budget of 1 %, median slow-down", 100 * median(slow), "%");
-  b.report.rate("  moved meanwhile", static_cast<double>(moved() - before) / seconds,
-                b.ceilings.read);
+  b.report.rate("  moved, pauses between passes included",
+                static_cast<double>(moved() - before) / seconds, b.ceilings.read);
   control.reset();
   must(engine.shutdown(20'000'000'000), "shutdown");
 }

@@ -108,6 +108,32 @@ Result<ProbeResult> run_probe(const ProbeOptions& options, const ProbeProgress& 
   return result;
 }
 
+namespace {
+
+/// A link at the points of `now` that lie within the other's grid, and at best.
+void compare_links(const placement::Link& then, const placement::Link& now,
+                   std::vector<Drift>& drifts) {
+  const auto within = [](const std::vector<double>& axis, double x) {
+    return x >= axis.front() && x <= axis.back();
+  };
+  for (const double size : now.curve.sizes()) {
+    if (!within(then.curve.sizes(), size)) continue;
+    for (const double count : now.curve.counts()) {
+      if (!within(then.curve.counts(), count)) continue;
+      // As bytes over the whole time: where latency is most of it, bandwidth alone is noise.
+      const auto rate = [&](const placement::Link& l) {
+        return size * count / (l.latency + size * count / l.curve.at(size, count));
+      };
+      drifts.push_back({now.name + " " + std::to_string(std::llround(size)) + " x " +
+                            std::to_string(std::llround(count)),
+                        rate(then), rate(now)});
+    }
+  }
+  drifts.push_back({now.name + " at best", then.curve.peak(), now.curve.peak()});
+}
+
+}  // namespace
+
 std::vector<Drift> compare_profiles(const placement::Platform& then, const ProbeResult& result) {
   const placement::Platform& now = result.profile.platform;
   const auto measured = [&](const std::string& name) {
@@ -116,35 +142,20 @@ std::vector<Drift> compare_profiles(const placement::Platform& then, const Probe
   std::vector<Drift> drifts;
   if (measured("hbm")) drifts.push_back({"hbm", then.hbm.peak(), now.hbm.peak()});
   for (const placement::Link& link : now.links) {
-    if (!measured(link.name)) continue;
-    for (const placement::Link& old : then.links) {
-      if (old.name != link.name) continue;
-      for (const double size : link.curve.sizes()) {
-        for (const double count : link.curve.counts()) {
-          // Past the other's grid its curve is only its last point.
-          if (size < old.curve.sizes().front() || size > old.curve.sizes().back()) continue;
-          if (count < old.curve.counts().front() || count > old.curve.counts().back()) continue;
-          // As bytes over the whole time: where latency is most of it, bandwidth alone is noise.
-          const auto rate = [&](const placement::Link& l) {
-            return size * count / (l.latency + size * count / l.curve.at(size, count));
-          };
-          drifts.push_back({link.name + " " + std::to_string(std::llround(size)) + " x " +
-                                std::to_string(std::llround(count)),
-                            rate(old), rate(link)});
-        }
-      }
-      drifts.push_back({link.name + " at best", old.curve.peak(), link.curve.peak()});
-    }
+    const auto old = std::find_if(then.links.begin(), then.links.end(),
+                                  [&](const auto& l) { return l.name == link.name; });
+    if (old != then.links.end() && measured(link.name)) compare_links(*old, link, drifts);
   }
   for (const placement::SharedMedium& medium : now.shared) {
-    if (!measured(now.links[medium.first].name)) continue;
-    for (const placement::SharedMedium& old : then.shared) {
-      if (then.links[old.first].name != now.links[medium.first].name) continue;
-      if (then.links[old.second].name != now.links[medium.second].name) continue;
-      drifts.push_back(
-          {"both of " + now.links[medium.first].name + " and " + now.links[medium.second].name,
-           old.bytes_per_second, medium.bytes_per_second});
-    }
+    const std::string &first = now.links[medium.first].name,
+                      &second = now.links[medium.second].name;
+    const auto old =
+        std::find_if(then.shared.begin(), then.shared.end(), [&](const placement::SharedMedium& m) {
+          return then.links[m.first].name == first && then.links[m.second].name == second;
+        });
+    if (old == then.shared.end() || !measured(first)) continue;
+    drifts.push_back(
+        {"both of " + first + " and " + second, old->bytes_per_second, medium.bytes_per_second});
   }
   return drifts;
 }

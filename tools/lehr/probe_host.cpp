@@ -23,9 +23,10 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+constexpr Bytes kHalf = 256 * kMiB;
+
 /// Bytes/s of copies between two halves of memory of a NUMA node, by all threads.
 Result<double> copy_rate(std::optional<unsigned> node) {
-  constexpr Bytes kHalf = 256 * kMiB;
   const unsigned threads = std::max(1U, std::min(16U, std::thread::hardware_concurrency()));
   HostMemoryConfig config;
   config.bytes = 2 * kHalf;
@@ -105,6 +106,63 @@ Result<double> time_depth(const FileWay& way, std::uint32_t count, double second
   return seconds_since(start) / static_cast<double>(finished) * count;
 }
 
+const std::vector<double> kFileSizes{4096, 16384, 131072};
+const std::vector<double> kFileCounts{1, 8, 64, 128};
+
+/// A full file of pages of one size, memory beside it, and the mover between them.
+struct Drive {
+  std::unique_ptr<PageFile> file;
+  std::unique_ptr<Arena> memory;
+  std::unique_ptr<Mover> mover;
+
+  static Result<Drive> open(const std::string& folder, Bytes page_bytes, ProbeResult& result) {
+    Drive drive;
+    PageFileConfig config;
+    config.name = "probe";
+    config.path = folder;
+    config.page_bytes = page_bytes;
+    config.pages = static_cast<SlotId>(kFileBytes / page_bytes);
+    LEHR_ASSIGN(drive.file, PageFile::open(config));
+    ArenaConfig slots;
+    slots.name = "probe";
+    slots.pages = 256;  // 1 MiB or more, whole blocks: filling the file uses it too
+    slots.page_bytes = page_bytes;
+    HostMemoryConfig memory;
+    memory.bytes = Arena::bytes_for(slots);
+    LEHR_ASSIGN(MemoryRegion region, host_region(memory));
+    // Drives may compress: what is written is random.
+    Rng rng(1);
+    for (Bytes i = 0; i + 8 <= memory.bytes; i += 8) {
+      const std::uint64_t word = rng.next();
+      std::memcpy(region.base + i, &word, 8);
+    }
+    LEHR_TRY(fill(*drive.file, {region.base, memory.bytes}));
+    LEHR_ASSIGN(drive.memory, Arena::create(slots, std::move(region)));
+    FileMoverConfig movers;
+    movers.files = {drive.file->fd()};
+    movers.buffers = {drive.memory->memory()};
+    movers.depth = 128;
+    std::string notice;
+    LEHR_ASSIGN(drive.mover, make_file_mover(movers, notice));
+    if (!notice.empty()) result.notices.push_back(notice);
+    if (!drive.file->direct()) {
+      result.notices.push_back(
+          folder + ": O_DIRECT is refused there, so the page cache is part of the figures");
+    }
+    return drive;
+  }
+
+  /// One row of a grid.
+  Status measure(bool read, TimedGrid& grid) const {
+    for (const double count : kFileCounts) {
+      LEHR_ASSIGN(const double seconds, time_depth({*memory, *file, *mover, read},
+                                                   static_cast<std::uint32_t>(count), 0.4));
+      grid.seconds.push_back(seconds);
+    }
+    return {};
+  }
+};
+
 }  // namespace
 
 Status probe_host(ProbeResult& result, const ProbeProgress& progress) {
@@ -126,54 +184,19 @@ Status probe_host(ProbeResult& result, const ProbeProgress& progress) {
 
 Status probe_nvme(const std::string& folder, ProbeResult& result, const ProbeProgress& progress) {
   placement::Platform& platform = result.profile.platform;
-  const std::vector<double> sizes{4096, 16384, 131072}, counts{1, 8, 64, 128};
-  TimedGrid reads{sizes, counts, {}}, writes{sizes, counts, {}};
-  double done = 0;
-  for (const double size : sizes) {
-    PageFileConfig config;
-    config.name = "probe";
-    config.path = folder;
-    config.page_bytes = static_cast<Bytes>(size);
-    config.pages = static_cast<SlotId>(static_cast<double>(kFileBytes) / size);
-    LEHR_ASSIGN(auto file, PageFile::open(config));
-    ArenaConfig slots;
-    slots.name = "probe";
-    slots.pages = 256;  // 1 MiB or more, whole blocks: filling the file uses it too
-    slots.page_bytes = config.page_bytes;
-    HostMemoryConfig memory;
-    memory.bytes = Arena::bytes_for(slots);
-    LEHR_ASSIGN(MemoryRegion region, host_region(memory));
-    // Drives may compress: what is written is random.
-    Rng rng(1);
-    for (Bytes i = 0; i + 8 <= memory.bytes; i += 8) {
-      const std::uint64_t word = rng.next();
-      std::memcpy(region.base + i, &word, 8);
-    }
-    LEHR_TRY(fill(*file, {region.base, memory.bytes}));
-    LEHR_ASSIGN(auto arena, Arena::create(slots, std::move(region)));
-    FileMoverConfig movers;
-    movers.files = {file->fd()};
-    movers.buffers = {arena->memory()};
-    movers.depth = 128;
-    std::string notice;
-    LEHR_ASSIGN(auto mover, make_file_mover(movers, notice));
-    if (!notice.empty()) result.notices.push_back(notice);
-    if (!file->direct())
-      result.notices.push_back(
-          folder + ": O_DIRECT is refused there, so the page cache is part of the figures");
-    for (const bool read : {false, true}) {
-      TimedGrid& grid = read ? reads : writes;
-      for (const double count : counts) {
-        progress(std::string("drive ") + (read ? "read " : "write ") +
-                     std::to_string(static_cast<std::uint64_t>(size) / 1024) + " KiB x " +
-                     std::to_string(static_cast<std::uint64_t>(count)),
-                 0.93 + 0.07 * done++ / static_cast<double>(2 * sizes.size() * counts.size()));
-        LEHR_ASSIGN(const double seconds, time_depth({*arena, *file, *mover, read},
-                                                     static_cast<std::uint32_t>(count), 0.4));
-        grid.seconds.push_back(seconds);
-      }
-      if (!read) LEHR_TRY(file->sync());
-    }
+  TimedGrid reads{kFileSizes, kFileCounts, {}}, writes{kFileSizes, kFileCounts, {}};
+  double part = 0;
+  const auto show = [&](const std::string& what) {
+    progress("drive " + what, 0.93 + 0.07 * part++ / static_cast<double>(2 * kFileSizes.size()));
+  };
+  for (const double size : kFileSizes) {
+    const std::string pages = std::to_string(static_cast<std::uint64_t>(size) / 1024) + " KiB";
+    LEHR_ASSIGN(const Drive drive, Drive::open(folder, static_cast<Bytes>(size), result));
+    show("write " + pages);
+    LEHR_TRY(drive.measure(false, writes));
+    LEHR_TRY(drive.file->sync());
+    show("read " + pages);
+    LEHR_TRY(drive.measure(true, reads));
   }
   placement::Tier tier;
   tier.name = "nvme";
