@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "placement/simd.hpp"
+#include "kernels/base/simd.hpp"
 
 namespace lehr::placement {
 

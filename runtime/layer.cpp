@@ -259,9 +259,14 @@ void Runtime::apply(Layer& layer) {
 /// The predictor learns from the layer, and the view says what it expects now.
 void Runtime::foresee(LayerView& view) {
   if (!predictor_) return;
+  watch_.compare(view, *predictor_);
   predictor_->observe(view);
-  view.forecast.horizon = odds_steps_;
-  for (std::uint32_t k = 0; k < odds_steps_; ++k) view.forecast.odds[k] = predictor_->odds(k + 1);
+  view.forecast = watch_.tell(view, *predictor_, odds_steps_);
+  view.forecast.window = std::min(
+      odds_steps_,
+      predictors::prefetch_window(last_step_, view.from_tier[home_.home()].seconds_per_page,
+                                  static_cast<double>(view.missed.size()) * view.layers,
+                                  view.forecast.confidence));
   view.odds = view.forecast.odds[0];
 }
 

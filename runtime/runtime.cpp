@@ -91,13 +91,19 @@ Status Runtime::begin_deciding() {
   told.page_tokens = options_.geometry.page_tokens;
   told.horizon = odds_steps_;
   told.seed = context.seed;
+  told.weights = options_.predictor_weights;
   predictor_ = std::move(predictor);
-  return predictor_->begin(told);
+  const Status begun = predictor_->begin(told);
+  options_.predictor_weights = {};
+  return begun;
 }
 
 /// Full pages that exist from now on, to whoever decides.
 void Runtime::tell_new(std::span<const PageId> pages, std::span<const Tick> first_use) {
-  if (predictor_) predictor_->add_pages(pages, table_.columns());
+  if (predictor_) {
+    predictor_->add_pages(pages, table_.columns());
+    watch_.add_pages(pages);
+  }
   policy_->add_pages(pages, first_use, table_.columns());
 }
 
@@ -458,6 +464,7 @@ Result<StepReport> Runtime::end_step() {
   LEHR_TRY(machine_->end_step(step_));
   current_.measured = machine_->take_measured();
   totals_.add(current_);
+  last_step_ = current_.total;
   ++step_;
   in_step_ = false;
   return current_;

@@ -13,6 +13,7 @@
 #include "placement/model.hpp"
 #include "placement/policy.hpp"
 #include "predictors/predictor.hpp"
+#include "predictors/watch.hpp"
 #include "runtime/background.hpp"
 #include "runtime/heat.hpp"
 #include "runtime/home_tier.hpp"
@@ -38,6 +39,7 @@ struct RuntimeOptions {
   std::string predictor = "table";  ///< of the odds that the policy reads, if it reads any
   Parameters predictor_parameters;
   bool write_back_once = true;  ///< false: each page that leaves HBM crosses home again, as rivals do
+  std::span<const predictors::Tensor> predictor_weights;  ///< need not outlive create()
 };
 
 /// What one step (or a sum of steps) did; step_report.def lists and explains the counts. Times are
@@ -126,6 +128,7 @@ class Runtime {
   const RuntimeOptions& options() const { return options_; }
   const PageTable& table() const { return table_; }
   const Heat& heat() const { return heat_; }
+  const predictors::Watch& watch() const { return watch_; }
   Machine& machine() { return *machine_; }
   Bytes page_bytes() const { return page_bytes_; }
   std::optional<std::uint64_t> tokens(SequenceId sequence) const;
@@ -188,6 +191,8 @@ class Runtime {
   std::unique_ptr<placement::Policy> policy_;
   std::uint32_t odds_steps_ = 0;  ///< steps ahead of which the policy reads odds
   std::unique_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
+  predictors::Watch watch_;
+  Seconds last_step_ = 0;  ///< predicted
   std::unique_ptr<Machine> machine_;
   bool moves_bytes_;
   std::vector<std::optional<Sequence>> sequences_;

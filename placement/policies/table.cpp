@@ -162,7 +162,9 @@ void Table::check_prediction(const LayerView& view) {
   if (!guarded_ || cost_.empty() || view.odds.empty()) return;
   const Seconds control = context_.platform->control_per_layer * layers_;
   if (predicted_ > 0 && taken_ > 0) {
-    guard_.step_ended(view.step, predicted_, taken_ + control, step_reads_, view.capacity, undo_);
+    // A predictor whose odds are off says so: that is a wrong prediction, whatever the step took.
+    const Seconds foretold = view.forecast.paused ? 0 : predicted_;
+    guard_.step_ended(view.step, foretold, taken_ + control, step_reads_, view.capacity, undo_);
   }
   // Recalibration, the faster after a wrong prediction: expected misses and their time against
   // those that came. Misses come together, so that the two differ.

@@ -8,6 +8,7 @@
 #include "runtime/config/profile.hpp"
 #include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
+#include "runtime/predictor_weights.hpp"
 #include "transfer/faults.hpp"
 
 namespace lehr::capi {
@@ -104,6 +105,9 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
   options.policy_parameters = config.policy_parameters;
   options.predictor = config.predictor_name;
   options.predictor_parameters = config.predictor_parameters;
+  auto weights = runtime::PredictorWeights::named(config.predictor_weights);
+  if (!weights) return invalid("predictor.weights: " + weights.error().what);
+  options.predictor_weights = weights->tensors();
   const Bytes page_bytes =
       options.page_bytes != 0 ? options.page_bytes : options.geometry.page_bytes();
   LEHR_ASSIGN(options.tier_pages,

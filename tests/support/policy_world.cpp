@@ -143,7 +143,10 @@ class WorldPlay {
         first.push_back(next_read(p, -1));
       }
     }
-    if (predictor_ != nullptr) predictor_->add_pages(pages, columns());
+    if (predictor_ != nullptr) {
+      predictor_->add_pages(pages, columns());
+      watch_.add_pages(pages);
+    }
     policy_.add_pages(pages, first, columns());
   }
 
@@ -215,9 +218,11 @@ class WorldPlay {
     view.pages = columns();
 
     if (predictor_ != nullptr) {
+      watch_.compare(view, *predictor_);
       predictor_->observe(view);
-      view.forecast.horizon = kHorizon;
-      for (std::uint32_t k = 0; k < kHorizon; ++k) view.forecast.odds[k] = predictor_->odds(k + 1);
+      view.forecast = watch_.tell(view, *predictor_, kHorizon);
+      if (!watch_.trusted()) ++out_.layers_without_odds;
+      if (view.forecast.paused) ++out_.layers_paused;
       view.odds = view.forecast.odds[0];
     }
 
@@ -262,6 +267,7 @@ class WorldPlay {
   const PolicyWorld& w_;
   placement::Policy& policy_;
   predictors::Predictor* predictor_;
+  predictors::Watch watch_;
   WorldRun out_;
   std::uint32_t used_ = 0;
   std::vector<Residency> residency_;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "placement/policy.hpp"
-#include "predictors/predictor.hpp"
+#include "predictors/watch.hpp"
 
 namespace lehr::test {
 
@@ -35,6 +35,8 @@ struct WorldRun {
   std::uint64_t installs = 0;
   std::uint64_t promotions = 0;
   std::uint64_t plan_digest = 0;
+  std::uint64_t layers_without_odds = 0;  ///< the predictor was not trusted
+  std::uint64_t layers_paused = 0;
   std::vector<std::uint32_t> misses_of_layer;  ///< by tick
 };
 

@@ -15,6 +15,7 @@ void add_experiment(CLI::App& app) {
   add_decode(experiments);
   add_gh200_decode(experiments);
   add_nvlink_decode(experiments);
+  add_predictors(experiments);
 }
 
 }  // namespace lehr::tools

@@ -12,5 +12,6 @@ void add_ablation(CLI::App& experiments);
 void add_decode(CLI::App& experiments);
 void add_gh200_decode(CLI::App& experiments);
 void add_nvlink_decode(CLI::App& experiments);
+void add_predictors(CLI::App& experiments);
 
 }  // namespace lehr::tools

@@ -11,6 +11,7 @@
 
 #include "runtime/config/profile.hpp"
 #include "runtime/config/quantity.hpp"
+#include "runtime/predictor_weights.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/shapes.hpp"
 
@@ -129,6 +130,8 @@ void ReplayArguments::add_to(CLI::App& command) {
   command.add_option("--warmup", warmup, "Steps left out of the second set of totals");
   command.add_option("--seed", seed, "Seed of whatever a policy draws")
       ->check(CLI::Range(std::uint64_t{0}, kLargestSeed));
+  command.add_option("--predictor", predictor,
+                     "Of the odds that policies read: NAME or NAME:KEY=VALUE,...");
   command.add_option("--weights-gb", weights_gb, "HBM traffic of the weights, GB a step");
   command.add_option("--shape", shape, "Impose a model's page bytes, e.g. llama-3.1-8b");
   command.add_option("--page-bytes", page_bytes, "Impose the bytes of a page");
@@ -199,6 +202,10 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.weights_bytes = static_cast<Bytes>(arguments.weights_gb * kGB);
   options.cold = arguments.cold;
   options.seed = arguments.seed;
+  LEHR_ASSIGN(auto predictor, parse_policy(arguments.predictor));
+  options.predictor = std::move(predictor.first);
+  options.predictor_parameters = std::move(predictor.second);
+  options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
   prepared->base.warmup_steps = arguments.warmup;
   const placement::Platform& platform = options.platform;
   options.tier_pages.assign(platform.tiers.size(), 0);

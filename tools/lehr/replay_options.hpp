@@ -28,6 +28,7 @@ struct ReplayArguments {
   std::uint32_t warmup = 16;
   std::uint64_t seed = 0;
   double weights_gb = 0;
+  std::string predictor = runtime::RuntimeOptions{}.predictor;  ///< NAME or NAME:KEY=VALUE,...
   std::string shape;
   std::string page_bytes;
   bool cold = false;

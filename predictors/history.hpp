@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/base/exchange.hpp"
+
+namespace lehr::predictors {
+
+/// Pages of one KV group that follow each other in position and in id: at most kLength.
+struct Run {
+  static constexpr std::uint32_t kLength = 64;  ///< as long as runs of the page table get
+  PageId first = 0;
+  std::uint32_t position = 0;
+  std::uint32_t length = 0;
+  const std::uint8_t* read = nullptr;  ///< by page of the run: 1 if this step reads it
+  const float* margin = nullptr;       ///< by page: octaves above the least mass selected
+  const GroupView* group = nullptr;
+  const LayerView* view = nullptr;
+};
+
+/// Cuts the groups of a layer into runs, and says of each page whether it was read and by how much
+/// its mass passed or missed the smallest that its group selected.
+class GroupReader {
+ public:
+  static constexpr float kLowestMargin = -12.0F;
+  static constexpr float kHighestMargin = 6.0F;
+
+  /// Calls each(run) for all runs of the group but its tail. Margins are 0 where masses are
+  /// unknown. Where mean and peak are known, their geometric mean is the mass.
+  template <class Each>
+  void for_each(const GroupView& group, const LayerView& view, Each&& each) {
+    const std::size_t n = group.blocks.size();
+    if (n < 2) return;
+    prepare(group, view);
+    for (std::size_t i = 0; i + 1 < n;) {
+      std::size_t end = i + 1;
+      while (end + 1 < n && end - i < Run::kLength &&
+             group.blocks[end] == group.blocks[end - 1] + 1)
+        ++end;
+      each(Run{group.page(i), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(end - i),
+               read_.data() + i, margin_.data() + i, &group, &view});
+      i = end;
+    }
+  }
+
+ private:
+  void prepare(const GroupView& group, const LayerView& view);
+
+  std::vector<std::uint8_t> read_;
+  std::vector<float> margin_;
+};
+
+/// What a page's past looks like, in columns by PageId: the last 64 steps as bits, decayed rates
+/// of being read, decayed margins. About 2 ns a page and step.
+class History {
+ public:
+  std::vector<std::uint64_t> bits;                   ///< bit k: read k steps ago
+  std::vector<float> rate2, rate8, rate32, rate128;  ///< by half-life in steps
+  std::vector<float> margin;                         ///< half-life 2
+  std::vector<float> now;                            ///< of the last step
+  std::vector<float> peak;         ///< largest, falling by a quarter octave a step
+  std::vector<std::uint32_t> age;  ///< steps observed
+
+  std::size_t size() const { return bits.size(); }
+  void cover(PageId page);  ///< makes room for it
+  void reset(PageId page);
+  /// The run's step joins the columns.
+  void add(const Run& run);
+  /// The same pages, read by another sequence in the same step.
+  void join(const Run& run);
+
+  std::uint32_t gap(PageId page) const {  ///< steps since the last read, 64 if longer or never
+    return bits[page] == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits[page]));
+  }
+};
+
+/// The largest margin of each position of a sequence over the groups of a layer, as it was when the
+/// layer ran last: what the neighbouring layers and the other groups of a layer say of a page.
+class Warmth {
+ public:
+  void begin_layer(const LayerView& view);
+  void add(const Run& run, const History& history);
+  /// By position; empty if never seen.
+  std::span<const float> of(std::uint32_t layer, std::uint32_t sequence) const;
+
+ private:
+  std::vector<std::vector<std::vector<float>>> by_layer_;
+};
+
+/// Features of a run's pages, a row of kLength floats each.
+inline constexpr std::uint32_t kOwnFeatures = 14;    ///< of the page's own past
+inline constexpr std::uint32_t kFeatures = 19;       ///< and of what stands beside it
+inline constexpr std::uint32_t kFeatureVersion = 1;  ///< in weight files
+using Features = std::array<std::array<float, Run::kLength>, kFeatures>;
+
+/// The first `count` features of each page, after History::add and Warmth::add of its layer.
+void make_features(const Run& run, const History& history, const Warmth& warmth,
+                   std::uint32_t count, Features& out);
+
+}  // namespace lehr::predictors

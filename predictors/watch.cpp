@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "predictors/watch.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/base/simd.hpp"
+#include "predictors/logit.hpp"
+
+namespace lehr::predictors {
+
+namespace {
+
+constexpr double kSmooth = 0.2;           // weight of a step in what is said of late
+constexpr std::uint32_t kLeastSteps = 4;  // before anything is concluded
+constexpr float kLikely = 0.5F;
+
+bool sampled(const Run& run) {
+  return (run.view->layer + run.view->step + run.group->kv_head + run.position / Run::kLength) %
+             4 ==
+         0;
+}
+
+LEHR_VECTOR_CLONES bool all_sound(const float* odds, std::uint32_t n) {
+  std::uint32_t bad = 0;
+  for (std::uint32_t i = 0; i < n; ++i) bad += odds[i] >= 0.0F && odds[i] <= 1.0F ? 0U : 1U;
+  return bad == 0;
+}
+
+}  // namespace
+
+void Watch::add_pages(std::span<const PageId> pages) {
+  for (const PageId p : pages) {
+    if (p >= bits_.size()) {
+      bits_.resize(2 * std::size_t{p} + Run::kLength, 0);
+      known_.resize(bits_.size(), 0);
+    }
+    bits_[p] = 0;
+    known_[p] = 0;
+  }
+}
+
+void Watch::compare(const LayerView& view, const Predictor& predictor) {
+  if (view.step != step_) end_step(view.step);
+  add_pages(view.filled);
+  const auto odds = predictor.odds(1);
+  std::array<float, Run::kLength> x{};
+  for (const GroupView& group : view.groups) {
+    reader_.for_each(group, view, [&](const Run& run) {
+      if (run.first + run.length > bits_.size()) return;
+      const bool told = known_[run.first] != 0 && run.first + run.length <= odds.size();
+      const bool counts = told && sampled(run);
+      for (std::uint32_t i = 0; i < run.length; ++i) {
+        const PageId p = run.first + i;
+        const std::uint32_t gap =
+            bits_[p] == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits_[p]));
+        bits_[p] = bits_[p] << 1 | run.read[i];
+        known_[p] = 1;
+        if (!counts) continue;
+        const auto r = static_cast<double>(run.read[i]);
+        const float said = rescaling_ && p < scaled_[0].size() ? scaled_[0][p] : odds[p];
+        const bool number = odds[p] >= 0 && odds[p] <= 1;
+        const double e = number ? static_cast<double>(said) : 1 - r;
+        foretold_ += e;
+        raw_foretold_ += number ? static_cast<double>(odds[p]) : 1 - r;
+        seen_ += r;
+        if (said >= kLikely) covered_ += r;
+        squares_ += (e - r) * (e - r);
+        const double y = yardstick_[gap];
+        yardstick_squares_ += (y - r) * (y - r);
+        gaps_[gap].seen += 1;
+        gaps_[gap].read += r;
+        x[i] = number ? logit(odds[p]) : 0;
+      }
+      if (!counts) return;
+      compared_ += run.length;
+      scaler_.learn(1, x.data(), run.read, run.length);
+    });
+  }
+}
+
+void Watch::end_step(Step step) {
+  step_ = step;
+  if (compared_ > 0) {
+    ++steps_compared_;
+    smooth_foretold_ += kSmooth * (foretold_ - smooth_foretold_);
+    smooth_raw_ += kSmooth * (raw_foretold_ - smooth_raw_);
+    smooth_seen_ += kSmooth * (seen_ - smooth_seen_);
+    smooth_covered_ += kSmooth * (covered_ - smooth_covered_);
+    if (steps_compared_ > 1) {  // the yardstick of the first step is a guess
+      smooth_squares_ += kSmooth * (squares_ - smooth_squares_);
+      smooth_yardstick_ += kSmooth * (yardstick_squares_ - smooth_yardstick_);
+    }
+    error_ = std::abs(smooth_foretold_ - smooth_seen_) / std::max(smooth_seen_, 1.0);
+    scaler_.end_step();
+    for (std::uint32_t g = 0; g < kGaps; ++g) {
+      yardstick_[g] = (gaps_[g].read + 0.1) / (gaps_[g].seen + 1);
+      gaps_[g].seen *= 0.98;
+      gaps_[g].read *= 0.98;
+    }
+  }
+  if (steps_compared_ >= kLeastSteps) {
+    const double raw_error = std::abs(smooth_raw_ - smooth_seen_) / std::max(smooth_seen_, 1.0);
+    if (!rescaling_ && !(raw_error <= options_.error_limit)) {
+      ++recalibrations_;
+      rescaling_ = true;
+      paused_until_ = step + options_.pause_steps;
+    } else if (raw_error <= 0.5 * options_.error_limit) {
+      rescaling_ = false;
+    }
+    const bool better = smooth_squares_ <= options_.worse * smooth_yardstick_;
+    trusted_ = better && !unsound_;
+  }
+  unsound_ = false;
+  foretold_ = raw_foretold_ = seen_ = covered_ = compared_ = squares_ = yardstick_squares_ = 0;
+}
+
+bool Watch::sound(const LayerView& view, std::span<const float> odds) const {
+  for (const GroupView& g : view.groups) {
+    for (std::size_t i = 0; i + 1 < g.blocks.size();) {
+      std::size_t end = i + 1;
+      while (end + 1 < g.blocks.size() && g.blocks[end] == g.blocks[end - 1] + 1) ++end;
+      if (g.page(end - 1) >= odds.size()) return false;
+      if (!all_sound(&odds[g.page(i)], static_cast<std::uint32_t>(end - i))) return false;
+      i = end;
+    }
+  }
+  return true;
+}
+
+void Watch::rescale(const LayerView& view, const Predictor& predictor, std::uint32_t horizon) {
+  std::array<float, Run::kLength> x{};
+  for (std::uint32_t k = 0; k < horizon; ++k) {
+    const auto odds = predictor.odds(k + 1);
+    if (scaled_[k].size() < odds.size())  // pages of layers still to come keep what was said
+      scaled_[k].insert(scaled_[k].end(),
+                        odds.begin() + static_cast<std::ptrdiff_t>(scaled_[k].size()), odds.end());
+    for (const GroupView& group : view.groups) {
+      reader_.for_each(group, view, [&](const Run& run) {
+        for (std::uint32_t i = 0; i < run.length; ++i) x[i] = logit(odds[run.first + i]);
+        scaler_.apply(1, x.data(), run.length, &scaled_[k][run.first]);
+      });
+    }
+  }
+}
+
+Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uint32_t horizon) {
+  Forecast out;
+  out.error = static_cast<float>(std::min(error_, 1e6));
+  out.confidence =
+      static_cast<float>(std::clamp(smooth_covered_ / std::max(smooth_seen_, 1.0), 0.0, 1.0));
+  out.paused = !trusted_ || (rescaling_ && view.step < paused_until_) ||
+               (steps_compared_ >= kLeastSteps && !(error_ <= options_.error_limit));
+  for (std::uint32_t k = 0; k < horizon; ++k) {
+    if (sound(view, predictor.odds(k + 1))) continue;
+    unsound_ = true;
+    trusted_ = false;
+  }
+  if (!trusted_) {
+    out.paused = true;
+    return out;
+  }
+  out.horizon = horizon;
+  if (rescaling_) {
+    rescale(view, predictor, horizon);
+  } else {
+    for (auto& s : scaled_) s.clear();
+  }
+  for (std::uint32_t k = 0; k < horizon; ++k)
+    out.odds[k] = rescaling_ ? std::span<const float>(scaled_[k]) : predictor.odds(k + 1);
+  return out;
+}
+
+std::uint32_t prefetch_window(Seconds step, Seconds link_per_page, double pages, float confidence) {
+  constexpr double kFewest = 2;
+  constexpr double kMost = 5;
+  if (!(step > 0) || !(link_per_page > 0) || !(pages > 0) || !(confidence >= kLikely)) return 2;
+  const double steps = std::ceil(pages * link_per_page / step);
+  return static_cast<std::uint32_t>(std::clamp(1 + steps, kFewest, kMost));
+}
+
+}  // namespace lehr::predictors

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A predictor that is wrong, constant, poisoned or no numbers at all must not do harm.
+#include "predictors/watch.hpp"
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/base/rng.hpp"
+#include "tests/support/policy_world.hpp"
+
+namespace lehr::predictors {
+namespace {
+
+/// Odds of `table`, changed by a function before anybody sees them.
+class Spoilt final : public Predictor {
+ public:
+  explicit Spoilt(std::function<float(float, PageId)> change) : change_(std::move(change)) {
+    auto made = make_predictor("table", {});
+    REQUIRE(made);
+    inner_ = std::move(*made);
+  }
+  Status begin(const PredictorContext& context) override { return inner_->begin(context); }
+  void add_pages(std::span<const PageId> pages, const PageColumns& columns) override {
+    inner_->add_pages(pages, columns);
+    change();
+  }
+  void remove_pages(std::span<const PageId> pages) override { inner_->remove_pages(pages); }
+  void observe(const LayerView& view) override {
+    inner_->observe(view);
+    change();
+  }
+  std::span<const float> odds(std::uint32_t /*step*/) const override { return odds_; }
+  Work work() const override { return inner_->work(); }
+
+ private:
+  void change() {
+    const auto from = inner_->odds(1);
+    odds_.resize(from.size());
+    for (std::size_t p = 0; p < from.size(); ++p)
+      odds_[p] = change_(from[p], static_cast<PageId>(p));
+  }
+  std::function<float(float, PageId)> change_;
+  std::unique_ptr<Predictor> inner_;
+  std::vector<float> odds_;
+};
+
+test::WorldShape tight() {
+  test::WorldShape s;
+  s.sequences = 2;
+  s.layers = 6;
+  s.kv_heads = 2;
+  s.prompt_pages = 40;
+  s.page_tokens = 16;
+  s.steps = 200;
+  s.selected = 8;
+  s.capacity = 260;
+  s.seed = 3;
+  return s;
+}
+
+test::WorldRun play_spoilt(const test::PolicyWorld& world,
+                           const std::function<float(float, PageId)>& change) {
+  Spoilt predictor(change);
+  auto policy = placement::make_policy("table", {});
+  REQUIRE(policy);
+  auto run = world.play(**policy, &predictor);
+  CHECK(run.broken == "");
+  return run;
+}
+
+TEST_CASE("poisoned, constant and numberless predictors cost no more than lru and a hundredth") {
+  const test::PolicyWorld world(tight());
+  const auto lru = world.play("lru");
+  const std::string form = GENERATE("inverted", "constant", "always", "nan", "too large", "noise");
+  CAPTURE(form);
+  const auto run = play_spoilt(world, [&](float p, PageId page) -> float {
+    if (form == "inverted") return 1 - p;
+    if (form == "constant") return 0.3F;
+    if (form == "always") return 1;
+    if (form == "nan") return std::numeric_limits<float>::quiet_NaN();
+    if (form == "too large") return 1e6F;
+    return static_cast<float>(Rng::mix(page) % 1000) / 1000;
+  });
+  CHECK(run.layers_without_odds > 0);
+  CHECK(static_cast<double>(run.misses) <= 1.01 * static_cast<double>(lru.misses));
+}
+
+TEST_CASE("control: an honest predictor is trusted, and beats lru") {
+  const test::PolicyWorld world(tight());
+  const auto run = play_spoilt(world, [](float p, PageId) { return p; });
+  CHECK(run.layers_without_odds < 6 * 20);
+  CHECK(static_cast<double>(run.misses) < 0.99 * static_cast<double>(world.play("lru").misses));
+}
+
+TEST_CASE("odds that are too high by more than the limit are rescaled, and a pause is told") {
+  const test::PolicyWorld world(tight());
+  const auto honest = play_spoilt(world, [](float p, PageId) { return p; });
+  const auto high = play_spoilt(world, [](float p, PageId) {
+    return 3 * p / (3 * p + 1 - p);  // the odds threefold, in their order
+  });
+  CHECK(high.layers_paused >= 6 * 8);
+  CHECK(high.layers_paused < 6 * 100);  // the rescaled odds are right: the pause ends
+  CHECK(static_cast<double>(high.misses) < 1.15 * static_cast<double>(honest.misses));  // the pause
+}
+
+TEST_CASE("the prefetch window is 2 to 5 steps, and shortest where nothing is known") {
+  CHECK(prefetch_window(1e-3, 1e-6, 500, 0.9F) == 2);   // half a step's worth
+  CHECK(prefetch_window(1e-3, 1e-6, 2500, 0.9F) == 4);  // two and a half: three, and one to spare
+  CHECK(prefetch_window(1e-3, 1e-6, 1e9, 0.9F) == 5);
+  CHECK(prefetch_window(1e-3, 1e-6, 2500, 0.3F) == 2);  // not to be relied on
+  CHECK(prefetch_window(0, 1e-6, 2500, 0.9F) == 2);
+  CHECK(prefetch_window(std::nan(""), 1e-6, 2500, 0.9F) == 2);
+}
+
+}  // namespace
+}  // namespace lehr::predictors
