@@ -24,7 +24,7 @@ std::string json_escaped(std::string_view text) {
   return out;
 }
 
-void TimelineFile::event(std::string text) {
+void TimelineFile::event(const std::string& text) {
   if (!events_.empty()) events_ += ",\n";
   events_ += text;
 }

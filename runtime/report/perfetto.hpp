@@ -26,7 +26,7 @@ class TimelineFile {
   Status write(const std::string& path) const;
 
  private:
-  void event(std::string text);
+  void event(const std::string& text);
   std::string events_;
 };
 

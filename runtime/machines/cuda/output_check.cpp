@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/base/half.hpp"
@@ -43,7 +44,7 @@ struct Group {
                      c);
     }
     std::vector<double> scores;
-    double most = -INFINITY;
+    double most = -std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < pages.size(); ++i) {
       const std::uint32_t tokens =
           std::min(length - pages[i] * shape.page_tokens, shape.page_tokens);
@@ -109,7 +110,8 @@ double output_error(const kernels::StepShape& shape, const kernels::PageSource& 
       }
     }
     const double relative = std::sqrt(error / norm);
-    worst = std::isnan(relative) ? INFINITY : std::max(worst, relative);
+    worst =
+        std::isnan(relative) ? std::numeric_limits<double>::infinity() : std::max(worst, relative);
   }
   return worst;
 }
