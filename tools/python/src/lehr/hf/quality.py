@@ -87,39 +87,39 @@ def _own_choice(model: PreTrainedModel, ids: Sequence[int], context: int) -> tup
     return logits.argmax(-1).tolist(), float(nll)
 
 
-def _question(tokenizer: PreTrainedTokenizerBase, filler: Sequence[int], depth: int, number: int,
-              context: int) -> tuple[list[int], str]:
+def _planted(tokenizer: PreTrainedTokenizerBase, filler: Sequence[int], depth: int,
+             number: int) -> tuple[list[int], list[int], str]:
+    """A text with a fact in it, the fact's beginning once more, and how it went on."""
     place = _PLACES[(number * 3 + depth) % len(_PLACES)]
     secret = str((7919 * (number + 1) + 104729 * (depth + 3)) % 9000 + 1000)
-    fact = f"\n\nThe secret number of the {place} office is {secret}.\n\n"
+    begin = f"The secret number of the {place} office is"
     at = len(filler) * depth // 100
-    text = tokenizer.decode(filler[:at]) + fact + tokenizer.decode(filler[at:])
-    ask = f"Here is a text.\n{text}\n\nWhat is the secret number of the {place} office? Answer with the number."
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": ask}], add_generation_prompt=True,
-                                           tokenize=False)
-    return tokenizer(prompt, add_special_tokens=False)["input_ids"], secret
+    text = f"{tokenizer.decode(filler[:at])}\n\n{begin} {secret}.\n\n{tokenizer.decode(filler[at:])}"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids, tokenizer(f"\n\n{begin}", add_special_tokens=False)["input_ids"], secret
 
 
 def _recall(bench: _Bench, tokenizer: PreTrainedTokenizerBase, rows: Sequence[tuple[Row, str]], text: Sequence[int],
-            depths: Sequence[int], facts: int, context: int, answer: int = 8) -> None:
+            depths: Sequence[int], facts: int, context: int, answer: int = 6) -> None:
+    """The text is read densely; the fact's beginning and its answer are steps under the rule."""
     for depth in depths:
         for number in range(facts):
             start = (number * len(depths) + depths.index(depth)) * context
-            ids, secret = _question(tokenizer, text[start:start + context], depth, number, context)
-            first = LehrCache(bench.model, pool=bench.pool)
-            logits = bench.forward(ids, first)
-            for row, select in rows:
-                cache, token, said = first.fork(select), int(logits.argmax()), []
-                while len(said) < answer and secret not in tokenizer.decode(said):
-                    said.append(token)
-                    token = int(bench.forward([token], cache).argmax())
-                row.asked += 1
-                if secret in tokenizer.decode(said):
-                    row.found += 1
-                else:
-                    row.missed.append(depth)
-                cache.close()
-            first.close()
+            ids, begin, secret = _planted(tokenizer, text[start:start + context], depth, number)
+            with LehrCache(bench.model, pool=bench.pool) as first:
+                bench.forward(ids, first)
+                for row, select in rows:
+                    said: list[int] = []
+                    with first.fork(select) as cache:
+                        for token in begin:
+                            logits = bench.forward([token], cache)
+                        while len(said) < answer and secret not in tokenizer.decode(said):
+                            said.append(int(logits.argmax()))
+                            logits = bench.forward(said[-1:], cache)
+                    row.asked += 1
+                    row.found += secret in tokenizer.decode(said)
+                    if secret not in tokenizer.decode(said):
+                        row.missed.append(depth)
 
 
 @torch.inference_mode()
