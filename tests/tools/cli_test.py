@@ -275,7 +275,8 @@ class Refusals(unittest.TestCase):
                 if lehr(*command).returncode == 0:
                     continue  # there is one
                 self.one_line(*command, code=1, naming=("machine cuda:",))
-        self.one_line("replay", TRACE, "--perfetto", "x.json", naming=("--machine cuda",))
+        for option in ("--perfetto", "--calibrated"):
+            self.one_line("replay", TRACE, option, "x.json", naming=("--machine cuda",))
         self.one_line("experiment", "nvlink-decode", TRACE, "--profile", "gh200", naming=("expected peer",))
 
     def test_a_control_that_passes(self):

@@ -27,6 +27,7 @@ struct Arguments {
   DecodeOptions gpu;
   std::uint32_t steps = 0;
   std::string timeline;
+  std::string calibrated;
 };
 
 /// Real memory: no tier gets more than the whole footprint, and what home can hold needs no place
@@ -84,6 +85,9 @@ nlohmann::ordered_json run_on_gpu(const Arguments& arguments, const Prepared& pr
     print(kCommand, to_text(outcome.result, hbm, options, prepared));
     print_decode(outcome, options);
   }
+  if (!arguments.calibrated.empty()) {
+    take(kCommand, write_calibrated(arguments.calibrated, arguments.replay.profile, outcome));
+  }
   if (!arguments.timeline.empty()) {
     take(kCommand, write_timeline(arguments.timeline, outcome, options.runtime.platform));
   }
@@ -108,6 +112,8 @@ nlohmann::ordered_json run_elsewhere(const Arguments& arguments, const Prepared&
 void run(const Arguments& arguments) {
   if (!arguments.timeline.empty() && arguments.machine != "cuda")
     fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
+  if (!arguments.calibrated.empty() && arguments.machine != "cuda")
+    fail_usage(kCommand, invalid("--calibrated needs --machine cuda"));
   const auto policy = parse_policy(arguments.policy);
   if (!policy) fail_usage(kCommand, policy.error());
   const auto made = placement::make_policy(policy->first, policy->second);
@@ -161,6 +167,8 @@ void add_replay(CLI::App& app) {
                    "On cuda: compare every page's contents before it is read");
   command.add_flag("--trace-kernels", arguments->gpu.trace_kernels,
                    "On cuda: stamp each kernel's end; the step takes longer for it");
+  command.add_option("--calibrated", arguments->calibrated,
+                     "On cuda: write the profile, fitted to what was measured, to this file");
   command.add_option("--perfetto", arguments->timeline,
                      "On cuda: write a timeline of the run to this file (ui.perfetto.dev)");
   command.callback([arguments] { run(*arguments); });

@@ -5,6 +5,8 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/config/profile.hpp"
+#include "runtime/formats/file.hpp"
 #include "runtime/machines/cuda/program.hpp"
 #include "runtime/report/perfetto.hpp"
 #include "tools/lehr/decode_run.hpp"
@@ -144,6 +146,17 @@ std::string calibration_line(const DecodeOutcome& o) {
 }
 
 }  // namespace
+
+Status write_calibrated(const std::string& path, const std::string& name,
+                        const DecodeOutcome& outcome) {
+  LEHR_ASSIGN(config::Profile profile, config::read_profile(name));
+  profile.platform = outcome.calibration.platform;
+  profile.platform.name += "-calibrated";
+  const std::string text = config::write_profile(profile);
+  LEHR_ASSIGN(auto file, formats::AtomicFile::create(path));
+  LEHR_TRY(file.write(std::as_bytes(std::span(text))));
+  return file.commit();
+}
 
 void print_decode(const DecodeOutcome& o, const runtime::ReplayOptions& options) {
   const auto line = [](const char* what, const std::string& value) {

@@ -55,6 +55,9 @@ std::vector<Seconds> predicted_by(const DecodeOutcome& outcome,
 void print_decode(const DecodeOutcome& outcome, const runtime::ReplayOptions& options);
 nlohmann::ordered_json decode_figures(const DecodeOutcome& outcome,
                                       const runtime::ReplayOptions& options);
+/// The profile `name` with the outcome's calibration in it, as TOML that --profile takes.
+Status write_calibrated(const std::string& path, const std::string& name,
+                        const DecodeOutcome& outcome);
 /// Kernels, copies by direction, host work, predictions and counts of every step.
 Status write_timeline(const std::string& path, const DecodeOutcome& outcome,
                       const placement::Platform& platform);
