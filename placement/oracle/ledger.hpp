@@ -31,6 +31,12 @@ class Ledger {
   std::uint32_t hbm(Tick t) const { return static_cast<std::uint32_t>(hbm_[t]); }
   std::uint32_t crossings(Tick t) const { return static_cast<std::uint32_t>(crossings_[t]); }
   Seconds total(Tick from) const;
+  Seconds time(Tick t) const { return time_[t]; }
+  /// The same, with so many more pages and crossings.
+  Seconds time_with(Tick t, int hbm, int crossings) {
+    return time(t, hbm_[t] + hbm, crossings_[t] + crossings);
+  }
+  int free(Tick t) const { return free_[t]; }
 
  private:
   Seconds time(Tick t, int hbm, int crossings);

@@ -124,6 +124,7 @@ class Annealing {
     constexpr double kCooling = 0.6;
     Rng rng(seed);
     double heat = 1;
+    merge();
     for (std::uint32_t s = 0; s < sweeps; ++s) {
       if (3 * s >= 2 * sweeps) heat = 0;
       for (std::size_t i = order_.size(); i > 1; --i) {
@@ -133,18 +134,22 @@ class Annealing {
       for (Seconds& x : slot_price) x *= heat > 0 ? kDear : 0;
       const Router::Search search{slot_price, kHot * heat * crossing_, &rng};
       for (const PageId p : order_) router_.reroute(p, search);
+      merge();
       heat *= kCooling;
-      const Seconds time = router_.ledger().total(0);
-      if (time < best_time_) {
-        best_time_ = time;
-        best_ = router_.schedule();
-      }
     }
   }
 
   const Schedule& best() const { return best_; }
 
  private:
+  void merge() {
+    router_.merge_crossings(2 * instance_.layers);
+    const Seconds time = router_.ledger().total(0);
+    if (time >= best_time_) return;
+    best_time_ = time;
+    best_ = router_.schedule();
+  }
+
   const Instance& instance_;
   Router router_;
   Schedule best_;

@@ -104,6 +104,54 @@ void Router::backward(PageId page) {
   }
 }
 
+/// A page that crosses in `from` crosses in `to` instead, and holds a slot from then on.
+void Router::bring_ahead(const Crossing& c, Tick from, Tick to) {
+  const bool in_place = schedule_[c.visit] == kReadInPlace;
+  const bool had_slot = !in_place || installs(c);
+  // In `from` a promotion was written; what was read in place is read from HBM now.
+  ledger_.add(from, !in_place ? -1 : had_slot ? 0 : 1, -1);
+  ledger_.add(to, 1, 1);
+  ledger_.hold(to, had_slot ? from : from + 1, 1);
+  schedule_[c.visit] = to;
+}
+
+void Router::merge_crossings(Tick reach) {
+  std::vector<std::vector<Crossing>> by_tick(instance_.ticks());
+  for (PageId p = 0; p < instance_.pages(); ++p) {
+    for (std::uint32_t i = chains_.begin_of(p); i < chains_.end[p]; ++i) {
+      const Way way = schedule_[i];
+      if (way != kKept) by_tick[way == kReadInPlace ? chains_.tick[i] : way].push_back({p, i});
+    }
+  }
+  for (Tick t = instance_.ticks(); t-- > 1;) {
+    std::vector<Crossing>& crossing = by_tick[t];
+    if (crossing.empty()) continue;
+    // Not before a page's last visit, nor before it exists.
+    Tick earliest = t > reach ? t - reach : 0;
+    int slots = 0;  // that they need in this tick itself
+    int reads = 0;  // pages more, or less, that HBM reads or writes in it
+    for (const Crossing& c : crossing) {
+      const bool first = c.visit == chains_.begin_of(c.page);
+      const bool born = first && instance_.born_in_hbm[c.page] != 0;
+      const Tick from = first ? instance_.birth[c.page] : chains_.tick[c.visit - 1] + 1;
+      earliest = std::max(earliest, born ? from + 1 : from);
+      const bool in_place = schedule_[c.visit] == kReadInPlace;
+      slots += in_place && !installs(c) ? 1 : 0;
+      reads += !in_place ? -1 : installs(c) ? 0 : 1;
+    }
+    if (ledger_.free(t) < slots) continue;
+    const auto n = static_cast<int>(crossing.size());
+    const Seconds saved = ledger_.time(t) - ledger_.time_with(t, reads, -n);
+    for (Tick to = t; to-- > earliest && ledger_.free(to) >= n;) {
+      if (by_tick[to].empty() || ledger_.time_with(to, n, n) - ledger_.time(to) >= saved) continue;
+      for (const Crossing& c : crossing) bring_ahead(c, t, to);
+      by_tick[to].insert(by_tick[to].end(), crossing.begin(), crossing.end());
+      crossing.clear();
+      break;
+    }
+  }
+}
+
 void Router::reroute(PageId page, const Search& search) {
   if (chains_.begin_of(page) == chains_.end[page]) return;
   enter(page, -1);

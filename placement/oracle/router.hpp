@@ -27,6 +27,11 @@ class Router {
   /// path over its visits, each interval kept, dropped, or filled by a promotion at its best tick.
   void reroute(PageId page, const Search& search);
 
+  /// A transfer's start is paid by the tick, not by the page: tries to bring everything that
+  /// crosses in a tick ahead of it, with the crossings of an earlier one. Every tick is tried once,
+  /// against the `reach` ticks before it; whatever makes the schedule no faster is undone.
+  void merge_crossings(Tick reach);
+
   const Schedule& schedule() const { return schedule_; }
   const Ledger& ledger() const { return ledger_; }
 
@@ -48,6 +53,15 @@ class Router {
   /// promotions are possible from `first_fill` on. Gives up at `limit`.
   Arrival arrive(Tick from, Tick first_fill, Tick v, Seconds kept, Seconds limit,
                  const Search& search) const;
+  struct Crossing {
+    PageId page;
+    std::uint32_t visit;
+  };
+  bool installs(const Crossing& c) const {
+    return schedule_[c.visit] == kReadInPlace && c.visit + 1 < chains_.end[c.page] &&
+           schedule_[c.visit + 1] == kKept;
+  }
+  void bring_ahead(const Crossing& c, Tick from, Tick to);
   void forward(PageId page, const Search& search);
   void backward(PageId page);
 

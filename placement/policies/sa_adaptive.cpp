@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "placement/anneal.hpp"
+#include "placement/guards.hpp"
 #include "placement/lowest_keys.hpp"
 #include "placement/policy.hpp"
 
@@ -31,6 +32,7 @@ constexpr std::array kParameters{
                   1, 1e6},
     ParameterInfo{"least-gain", "what is too small a gain", 0.001, 0, 1},
     ParameterInfo{"proposals", "most proposals a step", 20000, 0, 1e6},
+    ParameterInfo{"guards", "1: moves stop while predictions are wrong or HBM thrashes", 1, 0, 1},
 };
 
 /// The reads of a page in the last 128 steps, the latest in bit 0.
@@ -78,7 +80,8 @@ class Adaptive final : public Policy {
         by_(static_cast<std::int32_t>(p.at("window-step"))),
         share_(p.at("share")),
         temperature_(p.at("temperature")),
-        proposals_(static_cast<std::uint64_t>(p.at("proposals"))) {
+        proposals_(static_cast<std::uint64_t>(p.at("proposals"))),
+        guarded_(p.at("guards") != 0) {
     const int preset = static_cast<int>(p.at("preset"));
     if (preset == 1) least_ = 30, most_ = 50;
     if (preset == 2) least_ = 80, most_ = 120;
@@ -112,7 +115,10 @@ class Adaptive final : public Policy {
     }
   }
   void remove_pages(std::span<const PageId> pages) override {
-    for (const PageId p : pages) keys_.erase(p);
+    for (const PageId p : pages) {
+      keys_.erase(p);
+      guard_.forget(p);
+    }
   }
 
   void decide(const LayerView& view, LayerPlan& plan) override {
@@ -122,6 +128,7 @@ class Adaptive final : public Policy {
     add_pages(view.filled, {}, view.pages);
     learn(view);
     if (new_step && !cost_.empty()) {
+      check_prediction(view);
       adapt_window();
       anneal(view);
     }
@@ -138,6 +145,8 @@ class Adaptive final : public Policy {
 
  private:
   using Valued = std::pair<double, PageId>;
+  static constexpr double kLeavesFirst = -1e12;
+  static constexpr double kStepsAhead = 8;  ///< for which a page's odds are taken to hold
 
   void reach(PageId p) {
     if (p >= history_.size())
@@ -153,12 +162,15 @@ class Adaptive final : public Policy {
 
   void learn(const LayerView& view) {
     for (const PageId p : view.selected) {
+      guard_.used(p);
       reach(p);
       history_[p].shift_to(view.step);
       history_[p].recent |= 1;
     }
     const auto missed = static_cast<double>(view.missed.size());
     misses_[view.layer] += (missed - misses_[view.layer]) / 8;
+    if (!cost_.empty()) taken_ += cost_[view.layer].at(missed);
+    step_reads_ += view.selected.size();
     reads_ += static_cast<double>(view.selected.size());
     hits_ += static_cast<double>(view.selected.size()) - missed;
     std::vector<Valued>& out = outside_[view.layer];
@@ -180,6 +192,24 @@ class Adaptive final : public Policy {
     std::sort(out.begin(), out.end(), [](const Valued& a, const Valued& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
+  }
+
+  /// Was the last step's time as foretold by the recent misses? If not, the latest moves that
+  /// nobody used leave again, and no others are made until it is.
+  void check_prediction(const LayerView& view) {
+    if (!guarded_) return;
+    const Seconds control = context_.platform->control_per_layer * layers_;
+    undo_.clear();
+    if (predicted_ > 0) {
+      guard_.step_ended(view.step, predicted_, taken_ + control, step_reads_, view.capacity, undo_);
+    }
+    for (const PageId p : undo_) {
+      if (keys_.contains(p) && view.pages.evictable(p)) keys_.set(p, kLeavesFirst);
+    }
+    predicted_ = control;
+    for (std::uint32_t l = 0; l < layers_; ++l) predicted_ += cost_[l].at(misses_[l]);
+    taken_ = 0;
+    step_reads_ = 0;
   }
 
   /// The window moves on as long as the hit rate rises, and turns where it falls.
@@ -239,11 +269,14 @@ class Adaptive final : public Policy {
 
   /// The step's moves, spread over its layers.
   void move(const LayerView& view, LayerPlan& plan) {
+    if (guarded_ && !guard_.open()) return;
     std::size_t budget = wanted_.size() / layers_ + 1;
     for (; next_ < wanted_.size() && budget > 0; ++next_) {
       const PageId p = wanted_[next_].page;
       if (view.pages.in_hbm(p) || view.pages.residency[p] == 0 || view.pages.guard[p] != 0)
         continue;
+      const double visits = kStepsAhead * static_cast<double>(wanted_[next_].odds);
+      if (guarded_ && !guard_.may_cross(p, view.step, visits)) continue;
       while (next_leaving_ < leaving_.size() && !leavable(leaving_[next_leaving_].page, view))
         ++next_leaving_;
       if (next_leaving_ == leaving_.size()) return;
@@ -251,6 +284,7 @@ class Adaptive final : public Policy {
       keys_.erase(out);
       plan.drop.push_back(out);
       plan.promote.push_back({p, false});
+      guard_.crossed(p, view.step);
       --budget;
     }
   }
@@ -313,6 +347,12 @@ class Adaptive final : public Policy {
   std::size_t next_leaving_ = 0;
   std::vector<Valued> misses_here_;
   std::vector<Valued> installed_;
+  bool guarded_;
+  MigrationGuard guard_;
+  Seconds predicted_ = 0;         ///< of the step under way
+  Seconds taken_ = 0;             ///< by its layers so far
+  std::uint64_t step_reads_ = 0;  ///< pages read since it began, but tails
+  std::vector<PageId> undo_;
 };
 
 }  // namespace

@@ -92,7 +92,7 @@ std::vector<Contestant> contestants() {
   without("budget of promotions", {{"budget", 0}});
   without("guards", {{"guards", 0}});
   const auto more_time = [&](const char* label, double box) {
-    out.push_back({label, "sa", {{"box", box}}, Role::kFeatureOff, true, {}});
+    out.push_back({label, "sa", {{"box", box}}, Role::kFeatureOff, false, {}});
   };
   more_time("sa without annealing", 0);
   more_time("sa, box of a whole step", 1);
