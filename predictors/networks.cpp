@@ -43,8 +43,8 @@ Result<LogisticWeights> LogisticWeights::from(std::span<const Tensor> weights) {
   return out;
 }
 
-void LogisticWeights::logits(const Features& f, Logits& x) const {
-  for (std::uint32_t k = 0; k < kTrainedSteps; ++k)
+void LogisticWeights::logits(const Features& f, Logits& x, std::uint32_t steps) const {
+  for (std::uint32_t k = 0; k < steps; ++k)
     weigh(weight[k].data(), bias[k], f[0].data(), kInputs, x[k].data());
 }
 
@@ -61,13 +61,13 @@ Result<NetWeights> NetWeights::from(std::span<const Tensor> weights) {
   return out;
 }
 
-void NetWeights::logits(const Features& f, Logits& x) const {
+void NetWeights::logits(const Features& f, Logits& x, std::uint32_t steps) const {
   std::array<std::array<float, kN>, kHidden> hidden;
   for (std::uint32_t h = 0; h < kHidden; ++h) {
     weigh(w1[h].data(), b1[h], f[0].data(), kInputs, hidden[h].data());
     for (float& v : hidden[h]) v = std::max(v, 0.0F);
   }
-  for (std::uint32_t k = 0; k < kTrainedSteps; ++k)
+  for (std::uint32_t k = 0; k < steps; ++k)
     weigh(w2[k].data(), b2[k], hidden[0].data(), kHidden, x[k].data());
 }
 

@@ -22,7 +22,8 @@ struct LogisticWeights {
 
   /// Tensors "logistic.weight" [3,14] and "logistic.bias" [3].
   static Result<LogisticWeights> from(std::span<const Tensor> weights);
-  void logits(const Features& f, Logits& x) const;
+  /// The first `steps` rows.
+  void logits(const Features& f, Logits& x, std::uint32_t steps = kTrainedSteps) const;
   static constexpr std::uint64_t kFlops = std::uint64_t{2} * kInputs * kTrainedSteps;
 };
 
@@ -37,7 +38,8 @@ struct NetWeights {
 
   /// Tensors "net.w1" [16,19], "net.b1" [16], "net.w2" [3,16], "net.b2" [3].
   static Result<NetWeights> from(std::span<const Tensor> weights);
-  void logits(const Features& f, Logits& x) const;
+  /// The first `steps` rows.
+  void logits(const Features& f, Logits& x, std::uint32_t steps = kTrainedSteps) const;
   static constexpr std::uint64_t kFlops = std::uint64_t{2} * kHidden * (kInputs + kTrainedSteps);
 };
 

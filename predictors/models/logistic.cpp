@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "predictors/networks.hpp"
 
 namespace lehr::predictors {
@@ -15,7 +17,7 @@ class Logistic final : public ColumnPredictor {
   std::uint32_t steps_told() const override { return kTrainedSteps; }
   void judge(const Run& run, Logits& x) override {
     make_features(run, history_, warmth_, LogisticWeights::kInputs, features_);
-    weights_.logits(features_, x);
+    weights_.logits(features_, x, std::min(horizon_, kTrainedSteps));
     work_.flops += LogisticWeights::kFlops * run.length;
   }
 

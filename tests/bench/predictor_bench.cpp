@@ -52,15 +52,15 @@ void network(benchmark::State& state) {
   Logits x;
   for (auto _ : state) {
     for (const Features& f : features) {
-      weights->logits(f, x);
+      weights->logits(f, x, static_cast<std::uint32_t>(state.range(0)));
       benchmark::DoNotOptimize(x.data());
     }
   }
   state.counters["ns/page"] = benchmark::Counter(
       kPages * 1e-9, benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
-BENCHMARK(network<LogisticWeights>)->Name("line")->Unit(benchmark::kMicrosecond);
-BENCHMARK(network<NetWeights>)->Name("net")->Unit(benchmark::kMicrosecond);
+BENCHMARK(network<LogisticWeights>)->Name("line")->Arg(1)->Arg(3)->Unit(benchmark::kMicrosecond);
+BENCHMARK(network<NetWeights>)->Name("net")->Arg(1)->Arg(3)->Unit(benchmark::kMicrosecond);
 
 /// The recurrent network over 100,000 pages: groups of 8 blocks of 64, sixteen side by side, and
 /// the logits of every page.
