@@ -82,19 +82,7 @@ Status Contents::begin(std::span<const SequenceId> batch, std::span<const std::u
   }
   const bool single =
       std::all_of(tokens.begin(), tokens.end(), [](std::uint32_t n) { return n == 1; });
-  if (single) {
-    LEHR_TRY(runtime_->begin_step(batch));
-  } else {
-    for (std::size_t i = 0; i < batch_.size(); ++i) {
-      Status grown = runtime_->append(batch_[i].id, batch_[i].tokens);
-      if (grown) continue;
-      (void)machine_->take_deferred();
-      for (std::size_t j = 0; j < i; ++j)
-        LEHR_TRY(runtime_->truncate(batch_[j].id, batch_[j].before));
-      return grown;
-    }
-    for (PageOp& op : machine_->take_deferred()) deferred_[op.page].push_back(op);
-  }
+  LEHR_TRY(single ? runtime_->begin_step(batch) : grow());
   if (!single || rounding_ != Rounding::kNone) {  // full pages are written over what was the tail
     for (Member& m : batch_) m.tail = sequences_.at(m.id).tail;
   }
@@ -104,6 +92,20 @@ Status Contents::begin(std::span<const SequenceId> batch, std::span<const std::u
   appended_ = false;
   attended_ = false;
   before_ = stats_;
+  return {};
+}
+
+/// Room for the chunk's tokens; all members or none.
+Status Contents::grow() {
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    Status grown = runtime_->append(batch_[i].id, batch_[i].tokens);
+    if (grown) continue;
+    (void)machine_->take_deferred();
+    for (std::size_t j = 0; j < i; ++j)
+      LEHR_TRY(runtime_->truncate(batch_[j].id, batch_[j].before));
+    return grown;
+  }
+  for (PageOp& op : machine_->take_deferred()) deferred_[op.page].push_back(op);
   return {};
 }
 

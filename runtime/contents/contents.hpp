@@ -110,6 +110,7 @@ class Contents final : public runtime::PageSource {
   std::byte* tail_of(SequenceId id, std::uint32_t group);
   Status write_rows(std::size_t member, std::uint32_t head, const Tensor& k, const Tensor& v);
   Status page_filled(PageId page, std::byte* contents);
+  Status grow();
   Status bring(PageId page);
   Status close_layer();
   Status run_layer(const AttendCall* call);

@@ -24,6 +24,7 @@ namespace {
 using V8 = float __attribute__((vector_size(32)));
 using V16 = float __attribute__((vector_size(64)));
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
+constexpr std::size_t kWidenPart = 64;  ///< elements converted at once
 constexpr std::uint32_t kRowBlock = 4;  ///< query rows that share the loads of a page
 
 template <class V>
@@ -66,10 +67,9 @@ LEHR_BODY void widen(Element from, const std::byte* in, float* out, std::size_t 
     std::memcpy(out, in, count * 4);
     return;
   }
-  constexpr std::size_t kChunk = 64;
-  std::uint16_t half[kChunk];
-  for (std::size_t at = 0; at < count; at += kChunk) {
-    const std::size_t n = count - at < kChunk ? count - at : kChunk;
+  std::uint16_t half[kWidenPart];
+  for (std::size_t at = 0; at < count; at += kWidenPart) {
+    const std::size_t n = count - at < kWidenPart ? count - at : kWidenPart;
     std::memcpy(half, in + 2 * at, 2 * n);
     if (from == Element::kBf16) {
       for (std::size_t i = 0; i < n; ++i)
@@ -283,7 +283,7 @@ struct Kernels {
 };
 
 const Kernels& kernels() {
-  static const Kernels chosen = [] {
+  static const Kernels kChosen = [] {
     Kernels k;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -296,7 +296,7 @@ const Kernels& kernels() {
 #endif
     return k;
   }();
-  return chosen;
+  return kChosen;
 }
 
 }  // namespace
@@ -343,7 +343,7 @@ void box_of(const PageShape& shape, const std::byte* page, float* box, AttendScr
     }
     // A page with a NaN is always chosen, never lost.
     box[c] = whole ? low : kNothing;
-    box[shape.dim + c] = whole ? high : -kNothing;
+    box[shape.dim + c] = whole ? high : std::numeric_limits<float>::infinity();
   }
 }
 
