@@ -38,8 +38,8 @@ class PageTable;
 struct GroupWork {
   std::uint32_t sequence = 0;  ///< small dense number
   std::uint32_t kv_head = 0;
-  std::uint64_t tokens = 0;             ///< context, the step's token counted
-  std::span<const PageId> blocks;       ///< page i of the group is blocks[i] + offset
+  std::uint64_t tokens = 0;        ///< context, the step's token counted
+  std::span<const PageId> blocks;  ///< page i of the group is blocks[i] + offset
   PageId offset = 0;
   std::span<const std::uint32_t> pages;  ///< that it reads, ascending; the tail may be left out
 };
@@ -66,7 +66,8 @@ class Machine {
   virtual ~Machine() = default;
   virtual MachineTraits traits() const = 0;
 
-  /// Once, before anything else: the table of the pages that operations name. It outlives the calls.
+  /// Once, before anything else: the table of the pages that operations name. It outlives the
+  /// calls.
   virtual void attach(const PageTable&) {}
 
   /// Set-up outside the steps (prompt pages on their home tier and in HBM).

@@ -38,7 +38,8 @@ struct RuntimeOptions {
   Parameters policy_parameters;
   std::string predictor = "table";  ///< of the odds that the policy reads, if it reads any
   Parameters predictor_parameters;
-  bool write_back_once = true;  ///< false: each page that leaves HBM crosses home again, as rivals do
+  bool write_back_once =
+      true;  ///< false: each page that leaves HBM crosses home again, as rivals do
   std::span<const predictors::Tensor> predictor_weights;  ///< need not outlive create()
 };
 

@@ -44,7 +44,7 @@ struct Prepared {
   runtime::Workload workload;
   runtime::ReplayOptions base;  ///< everything but policy and HBM capacity
   std::vector<std::string>
-      notices;  ///< imposed shapes, many copies of one trace: what the figures stand for
+      notices;          ///< imposed shapes, many copies of one trace: what the figures stand for
   KvGeometry geometry;  ///< with an imposed shape: what kernels see
   Bytes page_bytes = 0;
   std::uint64_t total_pages = 0;
