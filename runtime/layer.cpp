@@ -4,6 +4,7 @@
 #include "runtime/layer.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -29,9 +30,11 @@ Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
   bool with_mass = !groups.empty();
   bool with_peak = !groups.empty();
   bool with_future = !groups.empty();
+  layer.named.assign(batch_.size() * shape.kv_heads, 0);
   for (const GroupSelection& g : groups) {
     const Sequence* s = find(g.sequence);
-    if (s == nullptr || std::find(batch_.begin(), batch_.end(), g.sequence) == batch_.end()) {
+    const auto member = std::find(batch_.begin(), batch_.end(), g.sequence);
+    if (s == nullptr || member == batch_.end()) {
       return invalid(
           fmt::format("layer {}: sequence {} takes no part in this step", layer.index, g.sequence));
     }
@@ -39,6 +42,11 @@ Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
       return invalid(
           fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads),
           Reason::kOutOfRange);
+    }
+    const auto row = static_cast<std::size_t>(member - batch_.begin());
+    if (std::exchange(layer.named[row * shape.kv_heads + g.kv_head], std::uint8_t{1}) != 0) {
+      return invalid(fmt::format("layer {}: sequence {}, KV head {} is named twice", layer.index,
+                                 g.sequence, g.kv_head));
     }
     std::uint64_t expected_from = 0;
     for (const std::uint32_t p : g.pages) {

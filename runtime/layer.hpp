@@ -12,6 +12,7 @@ struct Runtime::Layer {
   std::uint32_t index = 0;
   Tick tick = 0;
 
+  std::vector<std::uint8_t> named;  ///< by sequence of the batch and KV head: its group was seen
   std::vector<PageId> selected;
   std::vector<std::uint8_t> hit;
   std::vector<PageId> missed;

@@ -280,3 +280,23 @@ TEST_CASE("a full disk below holds write-backs, and loses nothing") {
   CHECK(report.busy_write_backs == 1);  // tried again
   CHECK(report.misses == 0);            // and still readable where it is
 }
+
+TEST_CASE("a group that is named twice in a layer is refused, and the step can go on") {
+  const auto r = make(small(8));
+  const SequenceId s = start(*r, 13);
+  REQUIRE(r->begin_step({&s, 1}));
+  const std::vector<std::uint32_t> pages{0, 1};
+  GroupSelection g;
+  g.sequence = s;
+  g.pages = pages;
+  const GroupSelection twice[] = {g, g};
+  const Status refused = r->run_layer(0, twice);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kInvalid);
+  CHECK(refused.error().what.find("named twice") != std::string::npos);
+  REQUIRE(r->run_layer(0, {&g, 1}));  // the control: once is right
+  const auto report = r->end_step();
+  REQUIRE(report);
+  CHECK(report->reads == 3);  // two pages and the tail
+  CHECK(r->validate());
+}
