@@ -54,6 +54,8 @@ Result<NumberAndUnit> split(std::string_view text) {
 
 // Above this a double no longer counts single bytes; no machine has as much.
 constexpr double kMostBytes = 9007199254740992.0;
+/// 29 % of 100 pages are 29, though 0.29 is a little less as a binary fraction.
+constexpr double kShareRounding = 1 + 4 * std::numeric_limits<double>::epsilon();
 
 Result<std::uint64_t> whole(double value, std::string_view text) {
   if (value > kMostBytes) return invalid(fmt::format("'{}' is more than 2^53", text));
@@ -114,10 +116,8 @@ Result<Bytes> Capacity::resolve(Bytes total, Bytes page_bytes) const {
       break;
   }
   if (total == 0) return invalid("a share was given, but the total it refers to is unknown");
-  // 29 % of 100 pages are 29, though 0.29 is a little less as a binary fraction.
-  constexpr double kRounding = 1 + 4 * std::numeric_limits<double>::epsilon();
   const double bytes =
-      std::min(share * static_cast<double>(total) * kRounding, static_cast<double>(total));
+      std::min(share * static_cast<double>(total) * kShareRounding, static_cast<double>(total));
   if (page_bytes == 0) return static_cast<Bytes>(bytes);
   return static_cast<Bytes>(bytes / static_cast<double>(page_bytes)) * page_bytes;
 }
