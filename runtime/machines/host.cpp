@@ -31,6 +31,21 @@ transfer::Cause cause_of(const PageOp& op) {
                            : transfer::Cause::kDemandLoad;
 }
 
+const char* what_failed(const transfer::MoveResult& result) {
+  switch (result.reason) {
+    case Reason::kChecksum:
+      return "the bytes read are not those that were written (checksum)";
+    case Reason::kGeneration:
+      return "the source holds another page or version";
+    case Reason::kTruncated:
+      return "the file ends before the page does";
+    case Reason::kNoSpace:
+      return "no space is left";
+    default:
+      return result.code == Code::kCancelled ? "cancelled" : "the device failed";
+  }
+}
+
 class Host final : public HostMachine {
  public:
   /// Without a source, contents are patterns.
@@ -209,8 +224,9 @@ class Host final : public HostMachine {
           continue;
         }
         return Error{r.code, r.reason,
-                     fmt::format("moving page {} from tier {} to tier {} failed", r.page,
-                                 r.from.tier, r.to.tier)};
+                     fmt::format("moving page {} (version {}) from {} to {}: {}", r.page, r.version,
+                                 engine_->tier(r.from.tier).name(), engine_->tier(r.to.tier).name(),
+                                 what_failed(r))};
       }
     }
     return {};

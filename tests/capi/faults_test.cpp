@@ -44,7 +44,8 @@ TEST_CASE("a fault in the configuration reaches a step's transfers") {
   const lehr_sequence sequence = sequence_of(failing, 100);
   const lehr_status failed = read_oldest(failing, sequence);
   CHECK(LEHR_STATUS_CLASS(failed) == LEHR_CLASS_IO);
-  CHECK_THAT(last_error(), Contains("moving page"));
+  CHECK_THAT(last_error(),
+             Contains("moving page") && Contains("from host to hbm: the device failed"));
   // The step loop is not to be trusted from then on, and says so instead of going on.
   CHECK(lehr_step_begin(failing, &sequence, 1, nullptr) < 0);
 }
