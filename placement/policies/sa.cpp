@@ -42,7 +42,7 @@ class Annealed final : public Table {
     for (const GroupView& group : view.groups) {
       if (group.sequence >= weight_stride_) widen(group.sequence + 1);
     }
-    OddsHistogram* const here = &groups_[std::size_t{view.layer} * weight_stride_];
+    OddsHistogram* const here = groups_.data() + std::size_t{view.layer} * weight_stride_;
     for (std::uint32_t s = 0; s < weight_stride_; ++s) here[s].clear();
     for (const GroupView& group : view.groups) {
       for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
