@@ -8,28 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void give_up(const char* what, int line, lehr_status status) {
-  char text[512];
-  lehr_last_error(text, sizeof text);
-  fprintf(stderr, "contents.c:%d: %s: %s, %s: %s\n", line, what, lehr_status_name(status),
-          lehr_reason_name(status), text);
-  exit(1);
-}
+#include "checks.h"
 
-#define MUST(call)                                             \
-  do {                                                         \
-    const lehr_status status_ = (call);                        \
-    if (status_ != LEHR_OK) give_up(#call, __LINE__, status_); \
-  } while (0)
-#define CHECK(what)                                 \
-  do {                                              \
-    if (!(what)) give_up(#what, __LINE__, LEHR_OK); \
-  } while (0)
 #define REFUSED(call, class_, reason_)                                                      \
   do {                                                                                      \
     const lehr_status status_ = (call);                                                     \
     if (LEHR_STATUS_CLASS(status_) != (class_) || LEHR_STATUS_REASON(status_) != (reason_)) \
-      give_up(#call, __LINE__, status_);                                                    \
+      give_up(#call, __FILE__, __LINE__, status_);                                          \
   } while (0)
 
 enum { LAYERS = 3, HEADS = 2, Q_HEADS = 6, DIM = 24, PAGE = 16, MOST = 320 };
@@ -134,7 +119,7 @@ static void check_out(const story* s, uint32_t layer, uint32_t q_head, uint32_t 
     if (fabs(wanted[c] - (double)out[c]) > 2e-6) {
       fprintf(stderr, "layer %u, query head %u, position %u, channel %u: %.9g, expected %.9g\n",
               layer, q_head, position, c, (double)out[c], wanted[c]);
-      give_up("values", line, LEHR_OK);
+      give_up("values", __FILE__, line, LEHR_OK);
     }
   }
 }

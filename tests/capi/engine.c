@@ -7,23 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void give_up(const char* what, int line, lehr_status status) {
-  char text[512];
-  lehr_last_error(text, sizeof text);
-  fprintf(stderr, "engine.c:%d: %s: %s, %s: %s\n", line, what, lehr_status_name(status),
-          lehr_reason_name(status), text);
-  exit(1);
-}
-
-#define MUST(call)                                             \
-  do {                                                         \
-    const lehr_status status_ = (call);                        \
-    if (status_ != LEHR_OK) give_up(#call, __LINE__, status_); \
-  } while (0)
-#define CHECK(what)                                 \
-  do {                                              \
-    if (!(what)) give_up(#what, __LINE__, LEHR_OK); \
-  } while (0)
+#include "checks.h"
 
 #define ARRAY(type, name, n)    \
   type name[n];                 \
