@@ -50,6 +50,7 @@ class Lirs final : public Replacement {
       } else {
         stack_.push_newest(0, id);
         queue_.move_to_newest(kResident, id);
+        prune();  // without a LIR page nothing stays in the stack
       }
     }
   }
@@ -96,6 +97,7 @@ class Lirs final : public Replacement {
       stack_.push_newest(0, id);
       queue_.push_newest(kResident, id);
       kind_[id] = kHir;
+      prune();
     }
   }
 

@@ -54,7 +54,8 @@ class S3Fifo final : public Replacement {
         if (pages_[id].visits >= promote_) {
           put(id, kMain);
           pages_[id].visits = 0;
-          if (held(guard, id)) ++held_main;
+          // One that may leave stands behind those that were passed: they are passed once more.
+          held_main = held(guard, id) ? held_main + 1 : 0;
         } else if (held(guard, id)) {
           put(id, kSmall);
           ++held_small;
