@@ -4,6 +4,7 @@
 #include "runtime/layer.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/core.h>
@@ -150,6 +151,26 @@ Status Runtime::make_room_for_tails(Layer& layer) {
     if (layer.hit[i] == 0) layer.missed.push_back(layer.selected[i]);
   }
   return {};
+}
+
+/// How many slots the policy has to see to. Pages that became full in other layers are evictable,
+/// but it is told of them only when those layers come; what is owed beyond the others, a forced
+/// victim makes up for.
+std::uint32_t Runtime::owed_by_policy(const Layer& layer) const {
+  const auto absent = static_cast<std::uint32_t>(layer.absent.size());
+  std::uint32_t can = table_.slots(kHbm).available();
+  if (can >= absent) return absent;
+  std::unordered_set<PageId> untold;
+  for (std::size_t l = 0; l < filled_.size(); ++l) {
+    if (l != layer.index) untold.insert(filled_[l].begin(), filled_[l].end());
+  }
+  for (PageId page = 0; page < table_.rows() && can < absent; ++page) {
+    if (table_.guard[page] == 0 && resident(table_.residency[page], kHbm) &&
+        !untold.contains(page)) {
+      ++can;
+    }
+  }
+  return can;
 }
 
 /// Pages whose only copy lies below the home tier cannot be read in place: the layer waits for
@@ -443,7 +464,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   view.filled_next_use = layer.filled_next_use;
   view.capacity = table_.slots(kHbm).capacity();
   view.free_slots = table_.slots(kHbm).available();
-  view.must_free = static_cast<std::uint32_t>(layer.absent.size());
+  view.must_free = owed_by_policy(layer);
   view.pages = table_.columns();
   const placement::Link& up = options_.platform.links[to_hbm_];
   const placement::LayerTime so_far = placement::layer_time(options_.platform, layer.load);

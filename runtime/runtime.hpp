@@ -164,6 +164,7 @@ class Runtime {
   Status stage_missing(Layer& layer);
   void find_tails(Layer& layer);
   Status make_room_for_tails(Layer& layer);
+  std::uint32_t owed_by_policy(const Layer& layer) const;
   void open_tails(Layer& layer);
   void apply(Layer& layer);
   void note_reads(Layer& layer);

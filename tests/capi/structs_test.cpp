@@ -41,7 +41,7 @@ TEST_CASE("a smaller struct than the first released is refused") {
   }
 }
 
-TEST_CASE("results are written up to struct_size and no further; unknown fields become 0") {
+TEST_CASE("results are written up to struct_size and no further, unknown fields become 0") {
   Runtime runtime(kStep);
   struct {
     lehr_runtime_info info;

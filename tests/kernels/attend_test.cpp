@@ -138,7 +138,7 @@ TEST_CASE("page pairs merge into the totals, and give each page's share") {
   CHECK(pairs[2 * 2 + 1].d == Approx(sum).epsilon(1e-6));
 }
 
-TEST_CASE("a selection reads only its pages; the whole selection is the dense answer") {
+TEST_CASE("a selection reads only its pages, the whole selection is the dense answer") {
   Batch b(shape_of(4, 2, 64, 16, 8), {120, 77}, 33);
   std::vector<std::uint32_t> selection(4 * 8), counts = {3, 2, 5, 5};
   const std::vector<std::vector<std::uint32_t>> lists = {
@@ -186,7 +186,7 @@ TEST_CASE("an absent page counts as empty, and is reported") {
     CHECK(b.output(0, 0, 0, c) == Approx(want[c]).margin(1e-3));
 }
 
-TEST_CASE("where pages lie changes nothing; a page over the link is installed when asked") {
+TEST_CASE("where pages lie changes nothing, a page over the link is installed when asked") {
   Batch b(shape_of(2, 1, 64, 16, 4), {60}, 61);
   REQUIRE(attend_reference(b.shape, b.params()));
   const auto before = b.out;

@@ -93,7 +93,7 @@ TEST_CASE("control: rounding to nearest instead of outward loses the bound") {
   CHECK(from_f16(store_16_up(DType::kF16, k)) >= k);
 }
 
-TEST_CASE("boxes by hand; a NaN opens its channel and no other") {
+TEST_CASE("boxes by hand, a NaN opens its channel and no other") {
   Batch b(shape_of(1, 1, 64, 16, 2), {18}, 2);
   b.set(1, 0, 0, 0, 3.0F);
   b.set(1, 0, 1, 0, -5.0F);

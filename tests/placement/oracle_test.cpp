@@ -234,7 +234,7 @@ TEST_CASE("crossings of a tick move as one to an earlier burst, where the start 
   CHECK(tight.ledger().total(0) == Approx(2 * 1.02));
 }
 
-TEST_CASE("the same seed gives the same oracle; several seeds give a spread") {
+TEST_CASE("the same seed gives the same oracle, several seeds give a spread") {
   const TinyReplay replay = test::random_replay(11);
   OracleOptions options;
   options.seeds = 5;

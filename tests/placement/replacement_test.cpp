@@ -133,7 +133,7 @@ TEST_CASE("lfu by hand") {
         std::vector<PageId>{1, 3, 2});
 }
 
-TEST_CASE("lfu forgets an old favourite; without ageing it does not", "[control]") {
+TEST_CASE("lfu forgets an old favourite, without ageing it does not", "[control]") {
   // Capacity 2; page 0 is read 40 times, then only 1, 2, 1, 2, ...
   std::vector<PageId> trace(40, 0);
   for (int i = 0; i < 200; ++i) trace.push_back(1 + static_cast<PageId>(i % 2));

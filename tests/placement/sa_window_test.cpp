@@ -37,7 +37,7 @@ Instance random_instance(std::uint64_t seed, std::uint32_t steps) {
   return out;
 }
 
-TEST_CASE("Static keeps what HBM held at the start; reactive has a page after its first miss") {
+TEST_CASE("Static keeps what HBM held at the start, reactive has a page after its first miss") {
   Instance in = empty(1, 1);
   in.add_page(0, true);
   in.add_page(0, false);
@@ -72,7 +72,7 @@ TEST_CASE(
   CHECK(none->misses == 4);  // control: no share, no move
 }
 
-TEST_CASE("LB <= annealed window <= the choice that it began with; the same seed gives the same") {
+TEST_CASE("LB <= annealed window <= the choice that it began with, the same seed gives the same") {
   const auto seed = GENERATE(range<std::uint64_t>(1, 11));
   const Instance in = random_instance(seed, 20);
   WindowOptions options;

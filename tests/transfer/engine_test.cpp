@@ -116,7 +116,7 @@ TEST_CASE("Refusals come with a reason, one each, and leave the state unchanged"
   world.validate();
 }
 
-TEST_CASE("A batch says of each move what became of it; an atomic one is taken whole or not") {
+TEST_CASE("A batch says of each move what became of it, an atomic one is taken whole or not") {
   WorldConfig config;
   config.hbm = 2;
   World world(config);
@@ -157,7 +157,7 @@ TEST_CASE("A batch says of each move what became of it; an atomic one is taken w
   world.validate();
 }
 
-TEST_CASE("Queued moves can be cancelled; their pages stay where they were") {
+TEST_CASE("Queued moves can be cancelled, their pages stay where they were") {
   Gate gate;
   World world(one_load_at_a_time(gate));
   std::vector<JobId> ids;

@@ -56,5 +56,7 @@ function(lehr_test name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS;LABELS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE lehr_options ${arg_DEPENDS} Catch2::Catch2WithMain)
-  catch_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES TIMEOUT 120 LABELS "${arg_LABELS}")
+  # A name that the list mangles (";") matches nothing, which Catch2 would call a success.
+  catch_discover_tests(${name} TEST_PREFIX "${name}: " EXTRA_ARGS --warn NoTests
+                       PROPERTIES TIMEOUT 120 LABELS "${arg_LABELS}")
 endfunction()

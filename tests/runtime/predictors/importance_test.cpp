@@ -11,7 +11,7 @@
 namespace lehr::runtime {
 namespace {
 
-TEST_CASE("ranks span 0 to 1, whatever the scale; ties share; thresholds mean the same shares") {
+TEST_CASE("ranks span 0 to 1, whatever the scale, ties share, thresholds mean the same shares") {
   auto made = Importance::create();
   REQUIRE(made);
   std::vector<float> out(5);

@@ -73,7 +73,7 @@ struct World {
 
 }  // namespace
 
-TEST_CASE("HBM of exactly a step's pages reads none from elsewhere; one fewer does, and ends") {
+TEST_CASE("HBM of exactly a step's pages reads none from elsewhere, one fewer does, and ends") {
   const char* policy = GENERATE("lru", "lfu", "s3-fifo", "table");
   CAPTURE(policy);
   // 13 tokens: three full pages and a tail for each of the four groups, until the 16th token.
@@ -95,7 +95,7 @@ TEST_CASE("HBM of exactly a step's pages reads none from elsewhere; one fewer do
   CHECK(exact.step().misses >= kHeads);
 }
 
-TEST_CASE("home of exactly a sequence's full pages takes them; one fewer refuses the sequence") {
+TEST_CASE("home of exactly a sequence's full pages takes them, one fewer refuses the sequence") {
   const std::uint32_t full = 3 * kLayers * kHeads;
   World exact(options_for(8, full), 13);
   CHECK(exact.runtime->table().slots(1).used() == full);

@@ -300,3 +300,25 @@ TEST_CASE("a group that is named twice in a layer is refused, and the step can g
   CHECK(report->reads == 3);  // two pages and the tail
   CHECK(r->validate());
 }
+
+TEST_CASE("a full page that its policy was not told of yet makes room without it") {
+  // HBM holds the two tails. Both fill in the first step; in the second, layer 0 reads its own, and
+  // only layer 1's, of which the policy hears when that layer comes, can go for the new tail.
+  auto options = small(2, "static");
+  options.geometry.layers = 2;
+  const auto r = make(options);
+  const SequenceId s = start(*r, 7);
+  GroupSelection g;
+  g.sequence = s;
+  const std::vector<std::uint32_t> full{1};
+  for (int step = 0; step < 2; ++step) {
+    REQUIRE(r->begin_step({&s, 1}));
+    g.pages = step == 1 ? std::span<const std::uint32_t>(full) : std::span<const std::uint32_t>();
+    REQUIRE(r->run_layer(0, {&g, 1}));
+    REQUIRE(r->run_layer(1, {}));
+    const auto report = r->end_step();
+    REQUIRE(report);
+    CHECK(report->forced_drops == (step == 1 ? 1U : 0U));
+    CHECK(r->validate());
+  }
+}
