@@ -142,18 +142,21 @@ std::uint64_t Runtime::live_sequences() const {
 }
 
 Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
+  static constexpr const char* too_many = "more than 2^31 pages";
   const KvGeometry& g = options_.geometry;
   std::uint64_t full = 0;
   const std::uint64_t live = live_sequences();
   for (const SequenceInfo& info : infos) {
-    const std::uint64_t pages = info.prompt_tokens / g.page_tokens * g.groups();
+    const std::uint64_t blocks = info.prompt_tokens / g.page_tokens;
+    if (blocks > kNoPage / 2 / g.groups()) return refused(Reason::kOverBudget, too_many);
+    const std::uint64_t pages = blocks * g.groups();
     if (!info.first_use.empty() && info.first_use.size() != pages) {
       return invalid(fmt::format("first_use holds {} ticks for {} prompt pages",
                                  info.first_use.size(), pages));
     }
     full += pages;
   }
-  if (full > kNoPage / 2) return refused(Reason::kOverBudget, "more than 2^31 pages");
+  if (full > kNoPage / 2) return refused(Reason::kOverBudget, too_many);
   const std::uint64_t room = room_below_hbm();
   if (full > room) {
     return refused(Reason::kNoSpace,

@@ -147,6 +147,45 @@ TEST_CASE("less HBM than tails is refused with a reason") {
   CHECK(r->validate());
 }
 
+TEST_CASE("a prompt past all page numbers is refused, also where its pages overflow 64 bits") {
+  auto options = small(4);
+  options.geometry.kv_heads = 2;
+  options.geometry.q_heads = 2;
+  options.geometry.page_tokens = 1;
+  const auto r = make(options);
+  for (const auto prompt : std::vector<std::uint64_t>{1ULL << 31, 1ULL << 63, ~0ULL}) {
+    const SequenceInfo info{prompt, {}};
+    const auto refused = r->create_sequences({&info, 1});
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().reason == Reason::kOverBudget);
+  }
+  CHECK(r->table().live_pages() == 0);
+  // The control: what has page numbers and no room is refused for another reason.
+  const SequenceInfo info{1U << 20, {}};
+  CHECK(r->create_sequences({&info, 1}).error().reason == Reason::kNoSpace);
+}
+
+TEST_CASE("rows of sequences that ended are used again, each by one sequence") {
+  // 64 blocks are a chunk; one fewer, exactly, one more.
+  for (const std::uint64_t blocks : {63, 64, 65}) {
+    CAPTURE(blocks);
+    const auto r = make(small(8));
+    std::uint32_t rows = 0;
+    for (int round = 0; round < 3; ++round) {
+      const SequenceId first = start(*r, (blocks - 1) * 4 + 1);
+      REQUIRE(r->release(first));
+      const SequenceId second = start(*r, 1);
+      const SequenceId third = start(*r, 1);
+      CHECK(r->table().live_pages() == 2);
+      CHECK(r->validate());  // had they been given one row, a slot would be lost
+      REQUIRE(r->release(second));
+      REQUIRE(r->release(third));
+      if (round == 0) rows = r->table().rows();
+      CHECK(r->table().rows() == rows);
+    }
+  }
+}
+
 TEST_CASE("a refused layer leaves the state as it was") {
   const auto r = make(small(3));
   const SequenceId s = start(*r, 13);
