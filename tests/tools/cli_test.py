@@ -108,6 +108,16 @@ class Figures(unittest.TestCase):
         self.assertIn("predicted, steps 0 to 95", done.stdout)
         self.assertNotIn("bound LB2 0 a step", done.stdout)
 
+    def test_lists_of_policies_take_commas_blanks_and_parameters(self):
+        for listed in (("lru", "lfu:ageing=16", "arc"), ("lru,lfu:ageing=16,arc",), ("lru,lfu:ageing=16", "arc")):
+            done = lehr("compare", TRACE, "--policies", *listed, "--json", "-")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            rows = [(p["policy"], p["parameters"]) for p in json.loads(done.stdout)["cells"][0]["policies"]]
+            self.assertEqual(rows, [("lru", {}), ("lfu", {"ageing": 16}), ("arc", {})])
+        done = lehr("compare", TRACE, "--policies", "lru,,arc")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("no policy ''", done.stderr)
+
     def test_inspect_reports_as_the_other_commands_do(self):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "report.json"

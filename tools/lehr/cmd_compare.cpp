@@ -10,6 +10,7 @@
 #include "placement/oracle.hpp"
 #include "tools/lehr/compare_requests.hpp"
 #include "tools/lehr/fail.hpp"
+#include "tools/lehr/name_list.hpp"
 #include "tools/lehr/parallel.hpp"
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
@@ -68,7 +69,7 @@ ReplayOptions with_policy(const Cell& cell, const std::pair<std::string, Paramet
 std::vector<std::pair<std::string, Parameters>> chosen_policies(
     const std::vector<std::string>& names) {
   std::vector<std::pair<std::string, Parameters>> out;
-  for (const std::string& name : names) {
+  for (const std::string& name : split_names(names)) {
     const auto policy = parse_policy(name);
     if (!policy) fail_usage(kCommand, policy.error());
     const auto made = placement::make_policy(policy->first, policy->second);
@@ -256,7 +257,7 @@ void add_compare(CLI::App& app) {
       arguments->of_attention.push_back(option);
   }
   command.add_option("--policies", arguments->policies,
-                     "Only these, each NAME or NAME:KEY=VALUE,...");
+                     "Only these: NAME or NAME:KEY=VALUE,..., separated by commas or blanks");
   arguments->of_requests = {
       command
           .add_option("--cache", arguments->requests.cache,

@@ -12,6 +12,7 @@
 #include "runtime/predictor_weights.hpp"
 #include "tools/lehr/cmd_experiment.hpp"
 #include "tools/lehr/fail.hpp"
+#include "tools/lehr/name_list.hpp"
 #include "tools/lehr/parallel.hpp"
 #include "tools/lehr/predictor_trial.hpp"
 #include "tools/lehr/progress.hpp"
@@ -274,6 +275,7 @@ std::vector<TraceWork> prepare_all(const Arguments& a) {
 void run(Arguments a) {
   if (a.warmup < kTrialSteps)
     fail_usage(kCommand, invalid("--warmup: expected at least 3, predictors look so far ahead"));
+  a.predictors = split_names(a.predictors);
   if (a.predictors.empty()) {
     for (const auto* d : predictors::models()) a.predictors.emplace_back(d->name);
   }
@@ -337,7 +339,8 @@ void add_predictors(CLI::App& experiments) {
   CLI::App& command = *experiments.add_subcommand(
       "predictors", "What each predictor knows of the next steps, and what that is worth");
   command.add_option("traces", a->traces, "Attention traces")->required();
-  command.add_option("--predictors", a->predictors, "Only these, each NAME or NAME:KEY=VALUE,...");
+  command.add_option("--predictors", a->predictors,
+                     "Only these: NAME or NAME:KEY=VALUE,..., separated by commas or blanks");
   command.add_option("--hbm", a->hbm, "Capacities of the replays")->delimiter(',');
   command.add_option("--profiles", a->profiles, "Platform profiles")->delimiter(',');
   command.add_option("--select", a->select, "Pages a step reads");
