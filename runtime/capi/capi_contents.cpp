@@ -138,11 +138,11 @@ extern "C" {
 lehr_status lehr_step_begin_tokens(lehr_runtime runtime, const lehr_sequence* sequences,
                                    const uint32_t* tokens, size_t count, void* stream) {
   return with_kept_step(runtime, [&](Instance& instance) -> Status {
-    LEHR_TRY(no_stream(stream));
+    if (!instance.contents) LEHR_TRY(no_stream(stream));
     LEHR_ASSIGN(const auto ids, ids_of(instance, sequences, count));
     if (count > 0) LEHR_TRY(not_null(tokens, "tokens"));
     LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
-    return kv->begin(ids, {tokens, count});
+    return kv->begin(ids, {tokens, count}, stream);
   });
 }
 
@@ -222,7 +222,7 @@ lehr_status lehr_contents_read(lehr_runtime runtime, lehr_contents_report* out) 
   return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const std::uint32_t size, check_size(out, "out"));
     LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
-    const contents::ContentsStats stats = kv->stats();
+    LEHR_ASSIGN(const contents::ContentsStats stats, kv->stats());
     lehr_contents_report report{};
     report.read_in_hbm = stats.read_in_hbm;
     report.read_in_place = stats.read_in_place;

@@ -119,16 +119,18 @@ lehr_status lehr_sequence_append(lehr_runtime runtime, const lehr_sequence* sequ
 lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequence* sequences,
                                   size_t count, lehr_status* statuses) {
   return each_sequence(runtime, sequences, count, statuses,
-                       [](Instance& instance, runtime::SequenceId id, std::size_t) {
-                         return instance.step->suspend(id);
+                       [](Instance& instance, runtime::SequenceId id, std::size_t) -> Status {
+                         LEHR_TRY(instance.step->suspend(id));
+                         return instance.contents ? instance.contents->suspended(id) : Status{};
                        });
 }
 
 lehr_status lehr_sequence_resume(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
                                  lehr_status* statuses) {
   return each_sequence(runtime, sequences, count, statuses,
-                       [](Instance& instance, runtime::SequenceId id, std::size_t) {
-                         return instance.step->resume(id);
+                       [](Instance& instance, runtime::SequenceId id, std::size_t) -> Status {
+                         LEHR_TRY(instance.step->resume(id));
+                         return instance.contents ? instance.contents->resumed(id) : Status{};
                        });
 }
 
@@ -157,7 +159,7 @@ lehr_status lehr_sequence_tokens(lehr_runtime runtime, lehr_sequence sequence, u
 lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences, size_t count,
                             void* stream) {
   return with_step(runtime, [&](Instance& instance) -> Status {
-    LEHR_TRY(no_stream(stream));
+    if (!instance.contents) LEHR_TRY(no_stream(stream));
     if (count > 0) LEHR_TRY(not_null(sequences, "sequences"));
     std::vector<runtime::SequenceId> ids;
     for (std::size_t i = 0; i < count; ++i) {
@@ -166,7 +168,7 @@ lehr_status lehr_step_begin(lehr_runtime runtime, const lehr_sequence* sequences
     }
     if (instance.contents) {
       const std::vector<std::uint32_t> one_each(ids.size(), 1);
-      return keep(instance, instance.contents->begin(ids, one_each));
+      return keep(instance, instance.contents->begin(ids, one_each, stream));
     }
     return keep(instance, instance.step->begin_step(ids));
   });

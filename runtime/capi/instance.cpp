@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "runtime/config/profile.hpp"
+#include "runtime/contents/host_contents.hpp"
 #include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
 #include "runtime/predictor_weights.hpp"
@@ -73,7 +74,7 @@ Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, Mach
   return pages;
 }
 
-Result<std::unique_ptr<contents::Contents>> make_contents(const config::Config& config) {
+Result<contents::ContentsOptions> contents_options(const config::Config& config) {
   contents::ContentsOptions options;
   options.geometry = config.geometry();
   if (config.geometry_dtype == "f16") {
@@ -88,7 +89,7 @@ Result<std::unique_ptr<contents::Contents>> make_contents(const config::Config& 
     return invalid("geometry.page_bytes: contents have the bytes that the geometry gives");
   if (config.step_rounding == "e4m3") options.rounding = contents::Rounding::kE4m3;
   if (config.step_rounding == "int8") options.rounding = contents::Rounding::kInt8;
-  return contents::Contents::create(options);
+  return options;
 }
 
 Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
@@ -118,6 +119,7 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
                                    config.top_machine));
   }
   std::unique_ptr<runtime::Machine> machine;
+  contents::HostContents* on_host = nullptr;
   runtime::HostMachine* keeper = nullptr;
   if (instance.machine == MachineKind::kSim) {
     machine = runtime::make_sim_machine();
@@ -129,16 +131,19 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
     host.nvme_directory = config.nvme_path;
     host.faults = faults;
     if (with_contents) {
-      LEHR_ASSIGN(instance.contents, make_contents(config));
-      LEHR_ASSIGN(auto made, runtime::make_host_machine(host, *instance.contents));
+      LEHR_ASSIGN(const contents::ContentsOptions kv, contents_options(config));
+      LEHR_ASSIGN(auto contents, contents::HostContents::create(kv));
+      LEHR_ASSIGN(auto made, runtime::make_host_machine(host, *contents));
+      on_host = contents.get();
       keeper = made.get();
       machine = std::move(made);
+      instance.contents = std::move(contents);
     } else {
       LEHR_ASSIGN(machine, runtime::make_host_machine(host));
     }
   }
   LEHR_ASSIGN(instance.step, runtime::Runtime::create(std::move(options), std::move(machine)));
-  if (keeper != nullptr) instance.contents->attach(*instance.step, *keeper);
+  if (on_host != nullptr) on_host->attach(*instance.step, *keeper);
   return {};
 }
 

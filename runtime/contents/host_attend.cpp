@@ -8,7 +8,7 @@
 #include <fmt/core.h>
 
 #include "kernels/base/mass.hpp"
-#include "runtime/contents/contents.hpp"
+#include "runtime/contents/host_contents.hpp"
 
 namespace lehr::contents {
 
@@ -21,7 +21,7 @@ float scale_of(const AttendCall& call, std::uint32_t dim) {
 }  // namespace
 
 /// Where a page can be read now. `scratch_at`: where in below_ a copy from a file may go.
-Result<const std::byte*> Contents::locate(PageId page, std::size_t scratch_at, bool count) {
+Result<const std::byte*> HostContents::locate(PageId page, std::size_t scratch_at, bool count) {
   const runtime::PageTable& table = runtime_->table();
   if (resident(table.residency[page], kHbm)) {
     if (count) ++stats_.read_in_hbm;
@@ -43,7 +43,7 @@ Result<const std::byte*> Contents::locate(PageId page, std::size_t scratch_at, b
 }
 
 /// Pages of a group for this step: those chosen by the boxes of its keys.
-void Contents::choose(const AttendCall& call, std::size_t member, std::uint32_t head) {
+void HostContents::choose(const AttendCall& call, std::size_t member, std::uint32_t head) {
   const Member& m = batch_[member];
   const auto blocks = runtime_->blocks(m.id);
   auto& out = chosen_[member * geometry_.kv_heads + head];
@@ -67,7 +67,7 @@ void Contents::choose(const AttendCall& call, std::size_t member, std::uint32_t 
 }
 
 /// The step loop's layer: what is read, from where; what moves.
-Status Contents::run_layer(const AttendCall* call) {
+Status HostContents::run_layer(const AttendCall* call) {
   std::vector<runtime::GroupSelection> groups;
   chosen_.resize(batch_.size() * geometry_.kv_heads);
   for (std::size_t i = 0; i < batch_.size() && call != nullptr; ++i) {
@@ -90,8 +90,8 @@ Status Contents::run_layer(const AttendCall* call) {
   return runtime_->run_layer(layer_, groups);
 }
 
-void Contents::note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
-                         std::span<const std::uint32_t> pages) {
+void HostContents::note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
+                             std::span<const std::uint32_t> pages) {
   const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
   const std::uint32_t group = layer_ * geometry_.kv_heads + head;
   SequenceState& state = sequences_.at(batch_[member].id);
@@ -122,7 +122,7 @@ void Contents::note_mass(const AttendCall& call, std::size_t member, std::uint32
   }
 }
 
-Status Contents::attend_member(const AttendCall& call, std::size_t member, std::uint32_t head) {
+Status HostContents::attend_member(const AttendCall& call, std::size_t member, std::uint32_t head) {
   const Member& m = batch_[member];
   if (m.tokens == 0) return {};
   const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
@@ -174,7 +174,7 @@ Status Contents::attend_member(const AttendCall& call, std::size_t member, std::
   return {};
 }
 
-Status Contents::attend(std::uint32_t layer, const AttendCall& call) {
+Status HostContents::attend(std::uint32_t layer, const AttendCall& call) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   if (!appended_ || layer != layer_) {
     return invalid(fmt::format("layer: {}, expected {}, after its K and V", layer, layer_),
@@ -210,8 +210,8 @@ Status Contents::attend(std::uint32_t layer, const AttendCall& call) {
   return {};
 }
 
-Status Contents::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
-                        const Tensor& v) {
+Status HostContents::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
+                            const Tensor& v) {
   if (mode_ != Mode::kIdle && (layer != layer_ || !appended_ || attended_ || mode_ == Mode::kStep))
     return invalid("inside a step only a chunk's own layer can be gathered, before its attention");
   if (layer >= geometry_.layers) {
@@ -236,8 +236,8 @@ Status Contents::gather(std::uint32_t layer, std::span<const SequenceId> ids, co
 }
 
 /// K (offset 0) or V (offset half a page) of one sequence and KV head.
-Status Contents::gather_rows(std::uint32_t layer, SequenceId id, std::uint32_t head,
-                             std::size_t offset, std::size_t index, const Tensor& out) {
+Status HostContents::gather_rows(std::uint32_t layer, SequenceId id, std::uint32_t head,
+                                 std::size_t offset, std::size_t index, const Tensor& out) {
   const std::size_t row_bytes = std::size_t{page_.dim} * bytes_of(page_.element);
   const std::uint64_t tokens = runtime_->tokens(id).value_or(0);
   const auto blocks = runtime_->blocks(id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps, and the pages that they fill. Attention is in contents_attend.cpp.
-#include "runtime/contents/contents.hpp"
+// Steps, and the pages that they fill. Attention is in host_attend.cpp.
+#include "runtime/contents/host_contents.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -14,12 +14,12 @@ namespace lehr::contents {
 using runtime::PageOp;
 using runtime::PageTable;
 
-Contents::Contents(const ContentsOptions& options)
+HostContents::HostContents(const ContentsOptions& options)
     : geometry_(options.geometry),
       page_{options.geometry.page_tokens, options.geometry.head_dim, options.element},
       rounding_(options.rounding) {}
 
-Result<std::unique_ptr<Contents>> Contents::create(const ContentsOptions& options) {
+Result<std::unique_ptr<HostContents>> HostContents::create(const ContentsOptions& options) {
   const KvGeometry& g = options.geometry;
   if (g.head_dim % 8 != 0 || g.head_dim > kMostDim) {
     return unsupported(fmt::format(
@@ -36,40 +36,42 @@ Result<std::unique_ptr<Contents>> Contents::create(const ContentsOptions& option
   if (options.rounding != Rounding::kNone && (g.head_dim % 32 != 0)) {
     return unsupported("step.rounding: head_dim must be a multiple of 32");
   }
-  return std::unique_ptr<Contents>(new Contents(options));
+  return std::unique_ptr<HostContents>(new HostContents(options));
 }
 
-void Contents::attach(runtime::Runtime& runtime, runtime::HostMachine& machine) {
+void HostContents::attach(runtime::Runtime& runtime, runtime::HostMachine& machine) {
   runtime_ = &runtime;
   machine_ = &machine;
   home_ = runtime.options().platform.home;
 }
 
-void Contents::created(SequenceId id) {
+void HostContents::created(SequenceId id) {
   SequenceState& state = sequences_[id];
   state.tail = std::make_shared<Tail>(page_.bytes() * geometry_.groups());
   state.mass.assign(geometry_.groups(), {});
   state.peak.assign(geometry_.groups(), {});
 }
 
-void Contents::forked(SequenceId parent, SequenceId child) {
+void HostContents::forked(SequenceId parent, SequenceId child) {
   sequences_[child] = sequences_.at(parent);
 }
 
-std::byte* Contents::tail_of(SequenceId id, std::uint32_t group) {
+std::byte* HostContents::tail_of(SequenceId id, std::uint32_t group) {
   std::shared_ptr<Tail>& tail = sequences_.at(id).tail;
   if (tail.use_count() > 1) tail = std::make_shared<Tail>(*tail);
   return tail->data() + page_.bytes() * group;
 }
 
-bool Contents::fill(PageId page, std::uint32_t, std::span<std::byte> out) {
+bool HostContents::fill(PageId page, std::uint32_t, std::span<std::byte> out) {
   const auto found = writing_.find(page);
   if (found == writing_.end()) return false;
   std::memcpy(out.data(), found->second, page_.bytes());
   return true;
 }
 
-Status Contents::begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens) {
+Status HostContents::begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
+                           void* stream) {
+  if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
   if (mode_ != Mode::kIdle) return invalid("a step is open already");
   batch_.clear();
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -96,7 +98,7 @@ Status Contents::begin(std::span<const SequenceId> batch, std::span<const std::u
 }
 
 /// Room for the chunk's tokens; all members or none.
-Status Contents::grow() {
+Status HostContents::grow() {
   for (std::size_t i = 0; i < batch_.size(); ++i) {
     Status grown = runtime_->append(batch_[i].id, batch_[i].tokens);
     if (grown) continue;
@@ -110,7 +112,7 @@ Status Contents::grow() {
 }
 
 /// The page's contents are whole, or as whole as this chunk makes them: to every copy that waits.
-Status Contents::bring(PageId page) {
+Status HostContents::bring(PageId page) {
   const auto found = deferred_.find(page);
   if (found == deferred_.end()) return {};
   LEHR_TRY(machine_->fill_now(found->second));
@@ -118,7 +120,7 @@ Status Contents::bring(PageId page) {
   return {};
 }
 
-Status Contents::page_filled(PageId page, std::byte* contents) {
+Status HostContents::page_filled(PageId page, std::byte* contents) {
   if (rounding_ != Rounding::kNone) round(contents);
   box_of(page_, contents, boxes_.data() + std::size_t{page} * 2 * page_.dim, scratch_);
   if (mode_ == Mode::kStep) return {};  // the step loop asks for it
@@ -128,8 +130,8 @@ Status Contents::page_filled(PageId page, std::byte* contents) {
   return brought;
 }
 
-Status Contents::write_rows(std::size_t index, std::uint32_t head, const Tensor& k,
-                            const Tensor& v) {
+Status HostContents::write_rows(std::size_t index, std::uint32_t head, const Tensor& k,
+                                const Tensor& v) {
   const Member& m = batch_[index];
   if (m.tokens == 0) return {};
   const std::uint32_t group = layer_ * geometry_.kv_heads + head;
@@ -158,7 +160,7 @@ Status Contents::write_rows(std::size_t index, std::uint32_t head, const Tensor&
   return {};
 }
 
-Status Contents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+Status HostContents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
   if (layer != next || next >= geometry_.layers)
@@ -178,7 +180,7 @@ Status Contents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
 }
 
 /// The layer is done; without an attend() its tails are still written.
-Status Contents::close_layer() {
+Status HostContents::close_layer() {
   if (!attended_ && mode_ == Mode::kStep) LEHR_TRY(run_layer(nullptr));
   writing_.clear();
   ++layer_;
@@ -187,7 +189,7 @@ Status Contents::close_layer() {
   return {};
 }
 
-Result<runtime::StepReport> Contents::end() {
+Result<runtime::StepReport> HostContents::end() {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   if (layer_ + (appended_ ? 1 : 0) != geometry_.layers) {
     return invalid(fmt::format("{} of {} layers have their K and V", layer_ + (appended_ ? 1 : 0),
@@ -206,7 +208,7 @@ Result<runtime::StepReport> Contents::end() {
   return report;
 }
 
-void Contents::roll_back(const Member& m) {
+void HostContents::roll_back(const Member& m) {
   SequenceState& state = sequences_.at(m.id);
   if (m.tail) state.tail = m.tail;
   const std::uint32_t pages = geometry_.pages_for(m.before);
@@ -214,7 +216,7 @@ void Contents::roll_back(const Member& m) {
   for (auto& codes : state.peak) codes.resize(std::min<std::size_t>(codes.size(), pages));
 }
 
-Status Contents::abandon() {
+Status HostContents::abandon() {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   if (mode_ == Mode::kStep) runtime_->abandon_step();
   mode_ = Mode::kIdle;
@@ -229,7 +231,7 @@ Status Contents::abandon() {
   return {};
 }
 
-Status Contents::truncate(SequenceId id, std::uint64_t tokens) {
+Status HostContents::truncate(SequenceId id, std::uint64_t tokens) {
   if (mode_ != Mode::kIdle) return invalid("a sequence cannot be truncated inside a step");
   const auto now = runtime_->tokens(id);
   if (!now) return not_found(fmt::format("no sequence {}", id));
@@ -251,7 +253,8 @@ Status Contents::truncate(SequenceId id, std::uint64_t tokens) {
   return {};
 }
 
-Status Contents::reorder(std::span<const SequenceId> ids, std::span<const std::uint32_t> parents) {
+Status HostContents::reorder(std::span<const SequenceId> ids,
+                             std::span<const std::uint32_t> parents) {
   if (mode_ != Mode::kIdle) return invalid("sequences cannot be reordered inside a step");
   LEHR_TRY(runtime_->reorder(ids, parents));
   std::vector<SequenceState> next;
@@ -260,7 +263,7 @@ Status Contents::reorder(std::span<const SequenceId> ids, std::span<const std::u
   return {};
 }
 
-void Contents::round(std::byte* contents) const {
+void HostContents::round(std::byte* contents) const {
   const kernels::StepShape shape{1, 1, 1, page_.dim, page_.tokens, 1, 1, DType::kF16, {}};
   const DType to = rounding_ == Rounding::kE4m3 ? DType::kE4m3 : DType::kInt8;
   const std::size_t count = 2 * std::size_t{page_.tokens} * page_.dim;
@@ -296,7 +299,7 @@ void Contents::round(std::byte* contents) const {
   from_floats(page_.element, values.data(), contents, count);
 }
 
-ContentsStats Contents::stats() const {
+Result<ContentsStats> HostContents::stats() {
   ContentsStats out = stats_;
   out.moved_pages = machine_->moved_pages();
   out.moved_bytes = machine_->moved_bytes();
