@@ -40,6 +40,16 @@ std::vector<DeviceInfo> devices();
 /// them after one to warm up. The best of several grids when `ctas` is 0. Blocks until it is done.
 Result<std::vector<double>> read_passes(std::int32_t device, const std::byte* memory, Bytes bytes,
                                         std::uint32_t ctas, std::uint32_t passes);
+/// Seconds that a move of one page adds to a captured graph: from the end of the node before to the
+/// end of its own. What a decode step pays that starts moves by itself.
+Result<double> graph_move_seconds(std::int32_t device, const std::byte* from, std::byte* to,
+                                  std::uint32_t bytes);
+/// Seconds to read `hot` bytes again after `cold` others went by, both of the device's own memory
+/// at `memory` in this order: with the hot ones under an access-policy window, and without.
+struct WindowGain {
+  double without = 0, with = 0;
+};
+Result<WindowGain> window_gain(std::int32_t device, const std::byte* memory, Bytes hot, Bytes cold);
 /// Whether `reader` can map and read memory of `owner`; the reason when it cannot.
 Status peer_access(std::int32_t reader, std::int32_t owner);
 

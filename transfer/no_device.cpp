@@ -15,6 +15,14 @@ Result<std::vector<double>> read_passes(std::int32_t /*device*/, const std::byte
                                         std::uint32_t /*passes*/) {
   return without_cuda();
 }
+Result<double> graph_move_seconds(std::int32_t /*device*/, const std::byte* /*from*/,
+                                  std::byte* /*to*/, std::uint32_t /*bytes*/) {
+  return without_cuda();
+}
+Result<WindowGain> window_gain(std::int32_t /*device*/, const std::byte* /*memory*/, Bytes /*hot*/,
+                               Bytes /*cold*/) {
+  return without_cuda();
+}
 Status peer_access(std::int32_t /*reader*/, std::int32_t /*owner*/) { return without_cuda(); }
 
 Result<std::shared_ptr<DeviceMemory>> DeviceMemory::create(const DeviceMemoryConfig& /*config*/) {

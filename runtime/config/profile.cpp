@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/config/profile.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -158,6 +159,34 @@ Status read_shared(TomlTable& root, Platform& platform) {
   return {};
 }
 
+Status read_movers(TomlTable& root, const Platform& platform,
+                   std::vector<transfer::MoverCurve>& movers) {
+  LEHR_ASSIGN(auto tables, root.tables("mover"));
+  for (TomlTable& table : tables) {
+    transfer::MoverCurve mover;
+    LEHR_ASSIGN(mover.link, required(table, "link", table.text("link")));
+    LEHR_ASSIGN(mover.mover, required(table, "name", table.text("name")));
+    LEHR_ASSIGN(const auto run, table.number("run_pages", {1, kLargestAxis}));
+    LEHR_ASSIGN(const auto latency, table.number("latency_us", kMicroseconds));
+    mover.run_pages = run.value_or(1);
+    mover.latency = latency.value_or(0) * 1e-6;
+    LEHR_ASSIGN(mover.curve, read_curve(table));
+    LEHR_TRY(table.finish());
+    const bool known = std::any_of(platform.links.begin(), platform.links.end(),
+                                   [&](const Link& link) { return link.name == mover.link; });
+    if (!known) return table.error("link", fmt::format("no link is named \"{}\"", mover.link));
+    for (const transfer::MoverCurve& other : movers) {
+      if (other.link == mover.link && other.mover == mover.mover &&
+          other.run_pages == mover.run_pages) {
+        return table.error("name", fmt::format("a second \"{}\" on {} for runs of {} pages",
+                                               mover.mover, mover.link, mover.run_pages));
+      }
+    }
+    movers.push_back(std::move(mover));
+  }
+  return {};
+}
+
 Status read_platform(TomlTable& root, Platform& platform) {
   LEHR_ASSIGN(auto table, required(root, "platform", root.table("platform")));
   LEHR_ASSIGN(platform.name, required(table, "name", table.text("name")));
@@ -246,6 +275,7 @@ Result<Profile> parse_profile(std::string_view text, std::string_view file) {
   LEHR_ASSIGN(auto root, parse_toml(text, file));
   Profile profile;
   LEHR_TRY(read_platform(root, profile.platform));
+  LEHR_TRY(read_movers(root, profile.platform, profile.movers));
   LEHR_TRY(read_gpu(root, profile.gpu));
   LEHR_ASSIGN(auto source, root.table("source"));
   if (source) {
@@ -320,6 +350,12 @@ std::string write_profile(const Profile& profile) {
     out += fmt::format("\n[[shared]]\nlinks = [{}, {}]\ngbps = {}\n",
                        quoted(p.links[medium.first].name), quoted(p.links[medium.second].name),
                        plain(medium.bytes_per_second / kGB));
+  }
+  for (const transfer::MoverCurve& mover : profile.movers) {
+    out += fmt::format("\n[[mover]]\nlink = {}\nname = {}\nrun_pages = {}\nlatency_us = {}\n",
+                       quoted(mover.link), quoted(mover.mover), plain(mover.run_pages),
+                       plain(mover.latency * 1e6));
+    write_curve(out, "mover", mover.curve);
   }
   return out;
 }

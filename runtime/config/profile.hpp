@@ -9,6 +9,7 @@
 
 #include "kernels/base/result.hpp"
 #include "placement/model.hpp"
+#include "transfer/mover_choice.hpp"
 
 namespace lehr::config {
 
@@ -22,10 +23,11 @@ struct GpuFacts {
   double hbm_peak = 0;            ///< bytes/s of the data sheet; Platform::hbm is what is reached
 };
 
-/// A platform profile: the machine model, the GPU's facts, and free-form facts about where it came
-/// from.
+/// A platform profile: the machine model, what each mover was measured to do on each link, the
+/// GPU's facts, and free-form facts about where it came from.
 struct Profile {
   placement::Platform platform;
+  std::vector<transfer::MoverCurve> movers;  ///< of the platform's links; what an engine goes by
   GpuFacts gpu;
   std::map<std::string, std::string> source;
 };

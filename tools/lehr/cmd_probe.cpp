@@ -41,7 +41,7 @@ nlohmann::json to_json(const ProbeResult& result) {
 /// Exit code 1 when something drifted.
 void check(const Arguments& args, const ProbeResult& result) {
   const config::Profile profile = take("probe", config::read_profile(args.check));
-  std::vector<Drift> drifts = compare_profiles(profile.platform, result);
+  std::vector<Drift> drifts = compare_profiles(profile, result);
   std::stable_sort(drifts.begin(), drifts.end(), [](const Drift& a, const Drift& b) {
     return std::abs(std::log(a.ratio())) > std::abs(std::log(b.ratio()));
   });

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <span>
 
 #include "transfer/device.hpp"
 
@@ -50,15 +51,18 @@ std::pair<BandwidthCurve, Seconds> curve_of(const TimedGrid& grid) {
   const Seconds latency =
       std::max(0.0, grid.seconds.front() - grid.sizes.front() * grid.counts.front() / peak);
   std::vector<double> values;
+  double seen = 0;
   for (std::size_t s = 0; s < grid.sizes.size(); ++s) {
     for (std::size_t c = 0; c < columns; ++c) {
       const double bytes = grid.sizes[s] * grid.counts[c];
+      seen = std::max(seen, bytes / grid.seconds[s * columns + c]);
       // Never less than a quarter: noise in the latency must not make bandwidth out of nothing.
       const double all = grid.seconds[s * columns + c];
       values.push_back(bytes / std::max(all - latency, 0.25 * all));
     }
   }
-  for (double& value : values) value = std::min(value, 1.05 * peak);
+  // Nor more of it than any whole transfer reached.
+  for (double& value : values) value = std::min(value, seen);
   return {BandwidthCurve(grid.sizes, grid.counts, std::move(values)), latency};
 }
 
@@ -110,12 +114,57 @@ Result<ProbeResult> run_probe(const ProbeOptions& options, const ProbeProgress& 
 
 namespace {
 
-/// A link at the points of `now` that lie within the other's grid, and at best.
+bool within(const std::vector<double>& axis, double x) {
+  return x >= axis.front() && x <= axis.back();
+}
+
+std::string point_name(const std::string& link, double size, double count) {
+  return link + " " + std::to_string(std::llround(size)) + " x " +
+         std::to_string(std::llround(count));
+}
+
+/// A link by whichever of its movers is the fastest at each point, called from the host: scattered
+/// pages, and pages in runs. False when the other profile knows no movers of it.
+bool compare_movers(const std::string& link, std::span<const transfer::MoverCurve> then,
+                    std::span<const transfer::MoverCurve> now, std::vector<Drift>& drifts) {
+  const auto of_link = [&](std::span<const transfer::MoverCurve> all) {
+    std::vector<transfer::MoverCurve> curves;
+    for (const transfer::MoverCurve& m : all) {
+      if (m.link == link) curves.push_back(m);
+    }
+    return curves;
+  };
+  const auto old = of_link(then), fresh = of_link(now);
+  if (old.empty() || fresh.empty()) return false;
+  std::vector<double> runs;
+  for (const transfer::MoverCurve& m : fresh) {
+    if (std::find(runs.begin(), runs.end(), m.run_pages) == runs.end()) runs.push_back(m.run_pages);
+  }
+  const auto rate = [](const std::vector<transfer::MoverCurve>& curves,
+                       const transfer::BatchShape& batch) {
+    const std::size_t best = transfer::fastest(curves, batch);
+    if (best == curves.size()) return 0.0;
+    return batch.page_bytes * batch.pages / curves[best].time(batch.page_bytes, batch.pages);
+  };
+  for (const double run : runs) {
+    for (const double size : fresh.front().curve.sizes()) {
+      for (const double count : fresh.front().curve.counts()) {
+        if (count < run || !within(old.front().curve.sizes(), size) ||
+            !within(old.front().curve.counts(), count))
+          continue;
+        const std::string runs_of =
+            run > 1 ? " in runs of " + std::to_string(std::llround(run)) : std::string();
+        drifts.push_back({point_name(link, size, count) + runs_of, rate(old, {size, count, run}),
+                          rate(fresh, {size, count, run})});
+      }
+    }
+  }
+  return true;
+}
+
+/// A link at the points of `now` that lie within the other's grid.
 void compare_links(const placement::Link& then, const placement::Link& now,
                    std::vector<Drift>& drifts) {
-  const auto within = [](const std::vector<double>& axis, double x) {
-    return x >= axis.front() && x <= axis.back();
-  };
   for (const double size : now.curve.sizes()) {
     if (!within(then.curve.sizes(), size)) continue;
     for (const double count : now.curve.counts()) {
@@ -124,17 +173,15 @@ void compare_links(const placement::Link& then, const placement::Link& now,
       const auto rate = [&](const placement::Link& l) {
         return size * count / (l.latency + size * count / l.curve.at(size, count));
       };
-      drifts.push_back({now.name + " " + std::to_string(std::llround(size)) + " x " +
-                            std::to_string(std::llround(count)),
-                        rate(then), rate(now)});
+      drifts.push_back({point_name(now.name, size, count), rate(then), rate(now)});
     }
   }
-  drifts.push_back({now.name + " at best", then.curve.peak(), now.curve.peak()});
 }
 
 }  // namespace
 
-std::vector<Drift> compare_profiles(const placement::Platform& then, const ProbeResult& result) {
+std::vector<Drift> compare_profiles(const config::Profile& profile, const ProbeResult& result) {
+  const placement::Platform& then = profile.platform;
   const placement::Platform& now = result.profile.platform;
   const auto measured = [&](const std::string& name) {
     return std::find(result.measured.begin(), result.measured.end(), name) != result.measured.end();
@@ -144,7 +191,10 @@ std::vector<Drift> compare_profiles(const placement::Platform& then, const Probe
   for (const placement::Link& link : now.links) {
     const auto old = std::find_if(then.links.begin(), then.links.end(),
                                   [&](const auto& l) { return l.name == link.name; });
-    if (old != then.links.end() && measured(link.name)) compare_links(*old, link, drifts);
+    if (old == then.links.end() || !measured(link.name)) continue;
+    if (!compare_movers(link.name, profile.movers, result.profile.movers, drifts))
+      compare_links(*old, link, drifts);
+    drifts.push_back({link.name + " at best", old->curve.peak(), link.curve.peak()});
   }
   for (const placement::SharedMedium& medium : now.shared) {
     const std::string &first = now.links[medium.first].name,

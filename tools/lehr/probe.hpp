@@ -59,8 +59,9 @@ struct Drift {
   double ratio() const { return measured / profile; }
 };
 /// Compares by name what was measured: HBM, links (at the points of `now` that lie within the
-/// other's grid), and media that two of them share.
-std::vector<Drift> compare_profiles(const placement::Platform& then, const ProbeResult& now);
+/// other's grid; by the fastest mover of each where both profiles know movers), and media that two
+/// of them share.
+std::vector<Drift> compare_profiles(const config::Profile& then, const ProbeResult& now);
 
 double median_of(std::vector<double> values);
 /// Adds or replaces a tier and the links named; keeps ids of what is there.

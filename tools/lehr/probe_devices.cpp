@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
-#include "kernels/base/rng.hpp"
 #include "tools/lehr/probe.hpp"
+#include "tools/lehr/probe_ways.hpp"
 #include "transfer/arena.hpp"
 #include "transfer/device.hpp"
 
@@ -15,144 +15,19 @@ namespace {
 using namespace transfer;
 using Clock = std::chrono::steady_clock;
 
-constexpr Bytes kSpan = 2 * kGiB;  ///< pages are scattered over this much on each side
-const std::vector<double> kSizes{4096, 8192, 16384, 32768, 65536, 262144, 2097152};
-const std::vector<double> kCounts{1, 8, 64, 512, 4096};
-constexpr Bytes kMost = 512 * kMiB;  ///< moved by one batch at most
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// Memory on one side of a link.
-struct Side {
-  MemoryRegion region;
-  Address at(Bytes offset) const { return {region.space, region.unit, region.base + offset, 0}; }
-};
-
-/// Scattered pages; `ordered` ones lie together on both sides.
-std::vector<Job> jobs_of(const Side& from, const Side& to, Bytes size, std::size_t count,
-                         bool ordered) {
-  const auto slots = static_cast<std::uint32_t>(kSpan / size);
-  std::vector<std::uint32_t> a(slots), b(slots);
-  for (std::uint32_t i = 0; i < slots; ++i) a[i] = b[i] = i;
-  Rng rng(size + count);
-  const auto used = static_cast<std::uint32_t>(std::min<std::size_t>(count, slots));
-  for (std::uint32_t i = 0; i < used && !ordered; ++i) {
-    std::swap(a[i], a[i + rng.below(slots - i)]);
-    std::swap(b[i], b[i + rng.below(slots - i)]);
-  }
-  std::vector<Job> jobs;
-  for (std::uint32_t i = 0; i < used; ++i) {
-    jobs.push_back({i + 1, from.at(a[i] * size), to.at(b[i] * size), size, Cause::kOther,
-                    Urgency::kBackground, 0});
-  }
-  return jobs;
-}
-
-/// From submit() to the last completion.
-Result<double> time_jobs(Mover& mover, std::span<const Job> jobs) {
-  std::vector<Completion> done(4096);
-  const auto start = Clock::now();
-  std::size_t submitted = 0, finished = 0;
-  while (finished < jobs.size()) {
-    if (submitted < jobs.size()) {
-      submitted += mover.submit(
-          jobs.subspan(submitted, std::min<std::size_t>(4096, jobs.size() - submitted)));
-    }
-    const std::size_t count = mover.poll(done);
-    for (const Completion& c : std::span(done).first(count)) {
-      if (c.code != Code::kOk) return io_error("a transfer failed while it was measured");
-    }
-    finished += count;
-  }
-  return seconds_since(start);
-}
-
-struct Way {
-  std::string name;  ///< of the link
-  const Side* from;
-  const Side* to;
-  std::int32_t device;  ///< whose SMs and streams move
-  bool peer;
-};
-
-DeviceMoverConfig mover_for(const Way& way, DeviceCopy copy) {
-  DeviceMoverConfig config;
-  config.device = way.device;
-  config.copy = copy;
-  if (way.peer) {
-    config.ring = {32, 24, 8192, 4, false, false};
-    config.batch_bytes = 192 * kMiB;
-  }
-  return config;
-}
-
-/// The better of ring and copy engine at each point, and where the engine takes over.
-Status measure_way(const Way& way, ProbeResult& result, TierId from, TierId to,
-                   const ProbeProgress& progress, double begin, double end) {
-  LEHR_ASSIGN(auto ring, make_device_mover(mover_for(way, DeviceCopy::kRing)));
-  LEHR_ASSIGN(auto engine, make_device_mover(mover_for(way, DeviceCopy::kEngine)));
-  TimedGrid grid{kSizes, kCounts, {}};
-  double engine_from = 0;
-  const double points = static_cast<double>(kSizes.size() * kCounts.size());
-  for (const double size : kSizes) {
-    for (const double count : kCounts) {
-      progress(way.name + " " + std::to_string(static_cast<std::uint64_t>(size) / 1024) +
-                   " KiB x " + std::to_string(static_cast<std::uint64_t>(count)),
-               begin + (end - begin) * static_cast<double>(grid.seconds.size()) / points);
-      const auto fit = static_cast<std::size_t>(static_cast<double>(kMost) / size);
-      const auto jobs = jobs_of(*way.from, *way.to, static_cast<Bytes>(size),
-                                std::min(static_cast<std::size_t>(count), fit), false);
-      // What does not fit is extrapolated: that many bytes are bandwidth alone.
-      const double scale = count / static_cast<double>(jobs.size());
-      const auto best_of = [&](Mover& mover) -> Result<double> {
-        std::vector<double> times;
-        const double bytes = size * static_cast<double>(jobs.size());
-        const int repeats = bytes < 4e6 ? 201 : bytes < 64e6 ? 31 : 9;
-        LEHR_TRY(time_jobs(mover, jobs));
-        for (int i = 0; i < repeats; ++i) {
-          LEHR_ASSIGN(const double seconds, time_jobs(mover, jobs));
-          times.push_back(seconds);
-        }
-        return median_of(std::move(times)) * scale;
-      };
-      LEHR_ASSIGN(double seconds, best_of(*ring));
-      // Single copies of many small pages are slow by a factor of ten: no need to see it again.
-      if (size * 64 >= 262144.0 * count || count <= 8) {
-        LEHR_ASSIGN(const double other, best_of(*engine));
-        if (other < seconds && count > 1 && engine_from == 0) engine_from = size;
-        seconds = std::min(seconds, other);
-      }
-      grid.seconds.push_back(seconds);
-    }
-  }
-  placement::Link link;
-  link.name = way.name;
-  link.from = from;
-  link.to = to;
-  std::tie(link.curve, link.latency) = curve_of(grid);
-  result.figures.push_back({way.name + " at best", link.curve.peak() / kGB, "GB/s"});
-  result.figures.push_back({way.name + " latency", link.latency * 1e6, "us"});
-  result.figures.push_back({way.name + " 16 KiB x 4096",
-                            16384.0 * 4096 / grid.seconds[2 * kCounts.size() + 4] / kGB, "GB/s"});
-  result.profile.source["mover_" + way.name] =
-      engine_from == 0 ? "ring"
-                       : "ring; copy engine from " +
-                             std::to_string(static_cast<std::uint64_t>(engine_from)) + " bytes";
-  put_link(result, std::move(link));
-  return {};
 }
 
 /// Both ways at once, large copies.
 Result<double> measure_duplex(const Way& in, const Way& out) {
   LEHR_ASSIGN(auto mover_in, make_device_mover(mover_for(in, DeviceCopy::kEngine)));
   LEHR_ASSIGN(auto mover_out, make_device_mover(mover_for(out, DeviceCopy::kEngine)));
-  const auto ins = jobs_of(*in.from, *in.to, 8 * kMiB, 128, true);
-  const auto outs = jobs_of(*out.from, *out.to, 8 * kMiB, 128, true);
+  const auto ins = jobs_of(in, 8 * kMiB, 128, 128);
+  const auto outs = jobs_of(out, 8 * kMiB, 128, 128);
   std::vector<double> rates;
   for (int i = 0; i < 5; ++i) {
-    Result<double> other = 0.0;
+    Result<JobsTime> other = JobsTime{};
     const auto start = Clock::now();
     {
       std::jthread thread([&] { other = time_jobs(*mover_out, outs); });
@@ -173,7 +48,7 @@ Result<double> measure_disturbance(const Way& way, const DeviceMemory& memory, D
   };
   LEHR_ASSIGN(const double alone, pass());
   LEHR_ASSIGN(auto mover, make_device_mover(mover_for(way, copy)));
-  const auto jobs = jobs_of(*way.from, *way.to, 16384, 65536, copy == DeviceCopy::kEngine);
+  const auto jobs = jobs_of(way, 16384, 65536, copy == DeviceCopy::kEngine ? 65536 : 1);
   std::atomic<bool> stop{false};
   Status failed;
   std::jthread background([&] {
@@ -208,8 +83,8 @@ class DeviceProbe {
     LEHR_TRY(read_hbm());
     const TierId host = platform_.home;
     const Way h2d{"h2d", &host_, &hbm_, 0, false}, d2h{"d2h", &hbm_, &host_, 0, false};
-    LEHR_TRY(measure_way(h2d, result_, host, kHbm, progress_, 0.15, 0.35));
-    LEHR_TRY(measure_way(d2h, result_, kHbm, host, progress_, 0.35, 0.55));
+    LEHR_TRY(probe_way(h2d, host, kHbm, result_, progress_, 0.15, 0.35));
+    LEHR_TRY(probe_way(d2h, kHbm, host, result_, progress_, 0.35, 0.55));
     LEHR_TRY(duplex("h2d", "d2h", h2d, d2h));
     LEHR_TRY(disturb("h2d", h2d));
     LEHR_TRY(disturb("d2h", d2h));
@@ -235,20 +110,21 @@ class DeviceProbe {
   Status open() {
     progress_("memory", 0.01);
     DeviceMemoryConfig memory;
-    memory.bytes = kSpan;
+    memory.bytes = kProbeSpan;
     if (peer_ >= 0) memory.readers = {peer_};
     LEHR_ASSIGN(auto hbm, DeviceMemory::create(memory));
     hbm_ = {region_of(hbm)};
     PinnedMemoryConfig pinned;
-    pinned.memory.bytes = kSpan;
+    pinned.memory.bytes = kProbeSpan;
     pinned.memory.touch_threads = std::max(2U, std::thread::hardware_concurrency());
-    pinned.chunk_bytes = kSpan;
+    pinned.chunk_bytes = kProbeSpan;
     const auto start = Clock::now();
     LEHR_ASSIGN(auto host, PinnedMemory::create(pinned));
     LEHR_TRY(host->wait(120'000'000'000));
     result_.figures.push_back(
         {"pinning, first touch included",
-         static_cast<double>(kSpan) / seconds_since(start) / static_cast<double>(kGiB), "GiB/s"});
+         static_cast<double>(kProbeSpan) / seconds_since(start) / static_cast<double>(kGiB),
+         "GiB/s"});
     host_ = {region_of(host)};
     return {};
   }
@@ -268,10 +144,14 @@ class DeviceProbe {
     result_.figures.push_back({"l2 read again, launch included",
                                static_cast<double>(small) / median_of(std::move(again)) / kGB,
                                "GB/s"});
-    LEHR_ASSIGN(auto link, read_passes(0, host_.region.base, kSpan / 2, 0, 5));
-    result_.figures.push_back({"host read in place by SMs",
-                               static_cast<double>(kSpan / 2) / median_of(std::move(link)) / kGB,
-                               "GB/s"});
+    const Bytes hot = std::min<Bytes>(16 * kMiB, small);
+    LEHR_ASSIGN(const WindowGain window, window_gain(0, reader_->base(), hot, 512 * kMiB));
+    result_.figures.push_back({"hot 16 MiB after 512 MiB went by", window.without * 1e6, "us"});
+    result_.figures.push_back({"the same under an L2 window", window.with * 1e6, "us"});
+    LEHR_ASSIGN(auto link, read_passes(0, host_.region.base, kProbeSpan / 2, 0, 5));
+    result_.figures.push_back(
+        {"host read in place by SMs",
+         static_cast<double>(kProbeSpan / 2) / median_of(std::move(link)) / kGB, "GB/s"});
     return {};
   }
 
@@ -308,7 +188,7 @@ class DeviceProbe {
     progress_("peer", 0.62);
     DeviceMemoryConfig config;
     config.device = peer_;
-    config.bytes = kSpan;
+    config.bytes = kProbeSpan;
     config.readers = {0};
     LEHR_ASSIGN(auto memory, DeviceMemory::create(config));
     donor_ = {region_of(memory)};
@@ -318,18 +198,18 @@ class DeviceProbe {
     tier.directly_readable = true;
     const TierId id = put_tier(platform_, tier);
     const Way in{"peer_read", &donor_, &hbm_, 0, true}, out{"peer_write", &hbm_, &donor_, 0, true};
-    LEHR_TRY(measure_way(in, result_, id, kHbm, progress_, 0.62, 0.74));
-    LEHR_TRY(measure_way(out, result_, kHbm, id, progress_, 0.74, 0.86));
+    LEHR_TRY(probe_way(in, id, kHbm, result_, progress_, 0.62, 0.74));
+    LEHR_TRY(probe_way(out, kHbm, id, result_, progress_, 0.74, 0.86));
     LEHR_TRY(duplex("peer_read", "peer_write", in, out));
     LEHR_TRY(disturb("peer_read", in));
     // A donor that takes its memory back sends pages on to host.
     const Way down{"peer_to_host", &donor_, &host_, 0, false};
     const Way up{"host_to_peer", &host_, &donor_, 0, false};
-    LEHR_TRY(measure_way(down, result_, id, platform_.home, progress_, 0.86, 0.89));
-    LEHR_TRY(measure_way(up, result_, platform_.home, id, progress_, 0.89, 0.92));
-    LEHR_ASSIGN(auto times, read_passes(0, donor_.region.base, kSpan, 0, 5));
+    LEHR_TRY(probe_way(down, id, platform_.home, result_, progress_, 0.86, 0.89));
+    LEHR_TRY(probe_way(up, platform_.home, id, result_, progress_, 0.89, 0.92));
+    LEHR_ASSIGN(auto times, read_passes(0, donor_.region.base, kProbeSpan, 0, 5));
     result_.figures.push_back({"peer read in place by SMs",
-                               static_cast<double>(kSpan) / median_of(std::move(times)) / kGB,
+                               static_cast<double>(kProbeSpan) / median_of(std::move(times)) / kGB,
                                "GB/s"});
     return {};
   }
