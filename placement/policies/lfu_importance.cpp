@@ -3,7 +3,9 @@
 #include <array>
 #include <vector>
 
+#include "placement/cold_list.hpp"
 #include "placement/coldest.hpp"
+#include "placement/ghost_duel.hpp"
 #include "placement/policies/index_lists.hpp"
 #include "placement/policy.hpp"
 #include "placement/score.hpp"
@@ -26,15 +28,20 @@ constexpr std::array kParameters{
     ParameterInfo{"demote-idle", "so does one that was not read for so many windows", 3, 1, 1e6},
     ParameterInfo{"headroom", "share of the residents listed as next to leave, ahead of demand",
                   0.125, 0.001, 1},
+    ParameterInfo{"self-tune",
+                  "1: the weights are those whose ghost cache misses least, or plain recency is", 0,
+                  0, 1},
 };
 
-/// Scores pages by frequency and importance. Who leaves next is listed ahead of demand, coldest
-/// last, so that an eviction within a step takes the end of a list; the list and the ranks of the
-/// thresholds are made anew now and then by one pass over columns.
+/// Scores pages by frequency and importance. Who leaves next is listed ahead of demand, so that an
+/// eviction within a step takes the end of a list; each layer does its share of the sweep that
+/// makes the next list.
 ///
 /// A page that was read is kept (one crossing) if there is room, if it is better than a resident
 /// that is due for demotion, or if it qualifies for promotion and is better than the coldest
 /// resident.
+///
+/// Self-tuning starts as lru, and turns to scores once ghost caches miss less with them.
 class LfuImportance final : public Policy {
  public:
   explicit LfuImportance(const Parameters& p)
@@ -43,25 +50,32 @@ class LfuImportance final : public Policy {
         promote_visits_(static_cast<std::uint32_t>(p.at("promote-visits"))),
         demote_idle_(static_cast<Step>(p.at("demote-idle"))),
         shares_{std::min(p.at("demote-score"), p.at("promote-score")), p.at("promote-score")},
-        headroom_(p.at("headroom")) {
+        headroom_(p.at("headroom")),
+        tunes_(p.at("self-tune") != 0) {
     rule_.full = full_rate(half_life_);
-    rule_.frequency_256 = static_cast<std::uint32_t>(p.at("frequency-weight") * 256 + 0.5);
-    rule_.importance_256 = static_cast<std::uint32_t>(p.at("importance-weight") * 256 + 0.5);
+    const auto weights = [&p](double importance_share) {
+      const double sum = p.at("frequency-weight") + p.at("importance-weight");
+      return GhostDuel::Weights{
+          static_cast<std::uint32_t>((1 - importance_share) * sum * 256 + 0.5),
+          static_cast<std::uint32_t>(importance_share * sum * 256 + 0.5)};
+    };
+    const double sum = p.at("frequency-weight") + p.at("importance-weight");
+    const double given = sum > 0 ? p.at("importance-weight") / sum : 0;
+    contestants_ = {weights(given), weights(0), weights((given + 1) / 2), weights(1)};
+    set_weights(contestants_[0]);
   }
 
   void begin(const PolicyContext& context) override {
-    residents_.clear();
-    residents_.reserve(context.capacity);
+    cold_.reset(context.capacity);
     for (auto* column : {&visits_, &mass_, &peak_, &born_}) column->clear();
     history_.clear();
-    place_.clear();
-    leaving_.clear();
     thresholds_ = {0, 0};
     base_ = 0;
     set_time(0);
     ranked_window_ = kNever;
-    listed_step_ = kNever;
-    dry_ = false;
+    if (!tunes_) return;
+    recency_.reset(1, 0);
+    duel_.reset(context.capacity, contestants_);
   }
 
   void add_pages(std::span<const PageId> pages, std::span<const Tick> /*first_use*/,
@@ -69,19 +83,23 @@ class LfuImportance final : public Policy {
     for (const PageId p : pages) {
       reach(p);
       clear(p);
-      if (columns.in_hbm(p)) keep(p);
+      if (!columns.in_hbm(p)) continue;
+      keep(p);
+      if (tunes_) duel_.add(p);
     }
   }
 
   void remove_pages(std::span<const PageId> pages) override {
     for (const PageId p : pages) {
-      if (p >= place_.size()) continue;
-      if (place_[p] != kNoSlot) leave(p);
+      if (p >= history_.size()) continue;
+      if (cold_.contains(p)) leave(p);
+      if (tunes_) duel_.forget(p);
       clear(p);
     }
   }
 
   void decide(const LayerView& view, LayerPlan& plan) override {
+    if (tunes_ && view.step != step_ && duel_.step_ended()) take_weights();
     set_time(view.step);
     add_pages(view.filled, {}, view.pages);
     if (view.step / window_ != ranked_window_) rank(view.step / window_);
@@ -89,11 +107,23 @@ class LfuImportance final : public Policy {
       note(view.selected[i], view.mass.empty() ? kNoMass : view.mass[i],
            view.peak.empty() ? kNoMass : view.peak[i]);
     }
-    list_coldest();
+    if (tunes_) {
+      duel_.observe(view.selected, cold_.size(), {visits_, mass_, peak_, born_}, rule_);
+      recency_.rewind();
+      for (std::size_t i = 0; i < view.selected.size(); ++i) {
+        if (view.hit[i] != 0) recency_.move_to_newest(0, view.selected[i]);
+      }
+    }
+    if (!by_recency()) {
+      cold_.sweep(view.layers, headroom_,
+                  [this](std::span<const PageId> pages, std::span<std::uint16_t> out) {
+                    score(pages, out);
+                  });
+    }
     std::uint32_t free = view.free_slots;
     for (; free < view.must_free; ++free) {
       PageId v = coldest(view.pages.guard);
-      if (v == kNoPage) v = any_free(view.pages.guard);
+      if (v == kNoPage) v = cold_.any(view.pages.guard);
       if (v == kNoPage) break;
       drop(v, plan);
     }
@@ -104,7 +134,7 @@ class LfuImportance final : public Policy {
       } else {
         const PageId v = coldest(view.pages.guard);
         if (v == kNoPage) break;
-        if (!better(page, v)) continue;
+        if (!by_recency() && !better(page, v)) continue;
         drop(v, plan);
       }
       keep(page);
@@ -120,18 +150,13 @@ class LfuImportance final : public Policy {
     std::uint8_t before = 0;
     std::uint16_t window = 0;  ///< of the last visit, its low bits
   };
-  struct Leaving {
-    PageId page;
-    std::uint16_t score;
-    Step listed;  ///< a later visit takes the page off the list
-  };
 
   void reach(PageId id) {
-    if (id < place_.size()) return;
-    const std::size_t n = std::max<std::size_t>(id + std::size_t{1}, place_.size() * 2);
+    if (tunes_) recency_.reach(id);
+    if (id < history_.size()) return;
+    const std::size_t n = std::max<std::size_t>(id + std::size_t{1}, history_.size() * 2);
     for (auto* column : {&visits_, &mass_, &peak_, &born_}) column->resize(n, 0);
     history_.resize(n);
-    place_.resize(n, kNoSlot);
   }
   void clear(PageId id) {
     visits_[id] = mass_[id] = peak_[id] = 0;
@@ -162,6 +187,7 @@ class LfuImportance final : public Policy {
   void note(PageId id, MassCode mass, MassCode peak) {
     constexpr std::uint32_t kUnitsPerCode = kUnitsPerDoubling / 8;
     const auto now = static_cast<LogUnits>(rule_.now);
+    cold_.touched(id);
     visits_[id] = add_(visits_[id], now);
     if (mass != kNoMass) {
       mass_[id] = add_(mass_[id], static_cast<LogUnits>(now - kUnitsPerCode * mass));
@@ -196,87 +222,53 @@ class LfuImportance final : public Policy {
     return std::max(h.visits, h.before) > promote_visits_ && here >= thresholds_[1];
   }
 
-  /// The end of the list of those that leave next, skipping what changed since it was made. Stays
-  /// listed until drop().
+  bool by_recency() const { return tunes_ && duel_.best() == GhostDuel::kRecency; }
   PageId coldest(std::span<const std::uint16_t> guard) {
-    while (!leaving_.empty()) {
-      const Leaving& l = leaving_.back();
-      if (place_[l.page] != kNoSlot && history_[l.page].last <= l.listed && !held(guard, l.page)) {
-        return l.page;
-      }
-      leaving_.pop_back();
-    }
-    dry_ = true;
-    return kNoPage;
+    return by_recency() ? recency_.oldest_free(0, guard) : cold_.coldest(guard);
   }
 
-  /// Once a step at most: what wants more evictions in a step than are listed is read in place.
-  void list_coldest() {
-    const std::size_t n = residents_.size();
-    if (listed_step_ == step_) return;
-    // Where the demand of the step before ran the list dry, what is read has changed: list more.
-    const double share = std::min(1.0, (dry_ ? 2 : 1) * headroom_);
-    const auto wanted = static_cast<std::size_t>(share * static_cast<double>(n)) + 64;
-    if (leaving_.size() > wanted / 2) return;
-    listed_step_ = step_;
-    dry_ = false;
+  void set_weights(const GhostDuel::Weights& weights) {
+    rule_.frequency_256 = weights.frequency_256;
+    rule_.importance_256 = weights.importance_256;
+  }
+  void take_weights() {
+    if (by_recency()) return;
+    set_weights(contestants_[duel_.best() - 1]);
+    ranked_window_ = kNever;  // ranks by other scores
+  }
+
+  void score(std::span<const PageId> pages, std::span<std::uint16_t> out) {
+    const std::size_t n = pages.size();
     for (auto* column : {&gathered_.visits, &gathered_.mass, &gathered_.peak, &gathered_.born}) {
-      column->resize(n);
+      if (column->size() < n) column->resize(n);
     }
     for (std::size_t i = 0; i < n; ++i) {
-      const PageId p = residents_[i];
+      const PageId p = pages[i];
       gathered_.visits[i] = visits_[p];
       gathered_.mass[i] = mass_[p];
       gathered_.peak[i] = peak_[p];
       gathered_.born[i] = born_[p];
     }
-    scores_.resize(n);
-    score_pages({gathered_.visits, gathered_.mass, gathered_.peak, gathered_.born}, rule_, scores_);
-    chooser_.choose(scores_, wanted, chosen_);
-    leaving_.clear();
-    for (const std::uint32_t c : chosen_) leaving_.push_back({residents_[c], scores_[c], step_});
-    sort_coldest_last();
-  }
-
-  /// By falling score, a byte at a time: the list is long and a comparison sort is felt.
-  void sort_coldest_last() {
-    sorted_.resize(leaving_.size());
-    for (const std::uint32_t shift : {0U, 8U}) {
-      std::array<std::uint32_t, 257> at{};
-      for (const Leaving& l : leaving_) ++at[256 - (l.score >> shift & 0xFF)];
-      for (std::size_t i = 1; i < at.size(); ++i) at[i] += at[i - 1];
-      for (const Leaving& l : leaving_) sorted_[at[255 - (l.score >> shift & 0xFF)]++] = l;
-      leaving_.swap(sorted_);
-    }
-  }
-
-  PageId any_free(std::span<const std::uint16_t> guard) const {
-    for (const PageId p : residents_) {
-      if (!held(guard, p)) return p;
-    }
-    return kNoPage;
+    score_pages({gathered_.visits, gathered_.mass, gathered_.peak, gathered_.born}, rule_, out);
   }
 
   /// Scores at the wanted ranks among all pages.
   void rank(Step window) {
     ranked_window_ = window;
-    scores_.resize(place_.size());
+    scores_.resize(visits_.size());
     score_pages({visits_, mass_, peak_, born_}, rule_, scores_);
     chooser_.quantiles(scores_, shares_, thresholds_);
     if (shares_[0] == 0) thresholds_[0] = 0;  // no rank lies below 0
   }
 
   void keep(PageId id) {
-    if (place_[id] != kNoSlot) return;
-    place_[id] = static_cast<std::uint32_t>(residents_.size());
-    residents_.push_back(id);
+    if (cold_.contains(id)) return;
+    cold_.keep(id);
+    if (tunes_) recency_.push_newest(0, id);
   }
   void leave(PageId id) {
-    const PageId last = residents_.back();
-    residents_[place_[id]] = last;
-    place_[last] = place_[id];
-    residents_.pop_back();
-    place_[id] = kNoSlot;
+    cold_.leave(id);
+    if (tunes_) recency_.remove(0, id);
   }
   void drop(PageId id, LayerPlan& plan) {
     leave(id);
@@ -300,20 +292,19 @@ class LfuImportance final : public Policy {
   std::vector<LogUnits> peak_;
   std::vector<std::uint16_t> born_;
   std::vector<History> history_;
-  std::vector<std::uint32_t> place_;  ///< index in residents_, or kNoSlot
-  std::vector<PageId> residents_;
-  std::vector<Leaving> leaving_;
-  std::vector<Leaving> sorted_;
-  Step listed_step_ = kNever;
-  bool dry_ = false;
+  ColdList cold_;                              ///< the residents
   std::array<std::uint16_t, 2> thresholds_{};  ///< scores at the ranks of demotion and promotion
   Step ranked_window_ = kNever;
   Coldest chooser_;
   std::vector<std::uint16_t> scores_;
   struct {
     std::vector<std::uint16_t> visits, mass, peak, born;
-  } gathered_;  ///< of the residents
-  std::vector<std::uint32_t> chosen_;
+  } gathered_;  ///< of the pages scored together
+
+  bool tunes_;
+  std::array<GhostDuel::Weights, 4> contestants_{};
+  GhostDuel duel_;
+  IndexLists recency_;  ///< the residents; only where it tunes itself
 };
 
 }  // namespace
