@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step launches: rows into pages, selection, attention; and what it says of its pages.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/core.h>
+
+#include "runtime/contents/device_contents.hpp"
+
+namespace lehr::contents {
+
+namespace {
+
+/// An address of the device as the kernels' parameters have it.
+template <class T>
+T* at(std::uint64_t address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
+
+kernels::RowStrides strides_of(const Tensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
+
+/// Strides of [sequences][tokens][heads][dim].
+kernels::RowStrides dense_strides(std::uint32_t heads, std::uint32_t tokens, std::uint32_t dim) {
+  return {std::int64_t{tokens} * heads * dim, dim, std::int64_t{heads} * dim};
+}
+
+bool is_dense(const Tensor& t, std::uint32_t heads, std::uint32_t tokens, std::uint32_t dim) {
+  const kernels::RowStrides s = dense_strides(heads, tokens, dim);
+  return address(t.data) % 16 == 0 && (t.stride[0] == s.sequence || t.shape[0] <= 1) &&
+         (t.stride[1] == s.head || heads == 1) && (t.stride[2] == s.token || tokens <= 1);
+}
+
+}  // namespace
+
+/// Scratch of at least these bytes. What a captured graph may name is never given back.
+Status DeviceContents::need(Block& block, Bytes bytes) {
+  if (block.bytes >= bytes) return {};
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  if (capturing) {
+    return unsupported(
+        "this step needs memory that is not there yet: run one like it before capturing");
+  }
+  if (block.bytes > 0) {
+    if (captured_rows_ > 0) {
+      kept_.push_back(block);
+    } else {
+      device_->free(block);
+    }
+    block = {};
+  }
+  LEHR_ASSIGN(block, device_->memory(bytes));
+  return {};
+}
+
+/// The tensor as [sequences][tokens][heads][dim]: itself, or a copy.
+Result<std::uint64_t> DeviceContents::dense(const Tensor& t, std::uint32_t heads,
+                                            std::uint32_t tokens, Block& scratch) {
+  if (is_dense(t, heads, tokens, geometry_.head_dim)) return address(t.data);
+  const Bytes rows = Bytes{std::max(rows_.rows(), 1U)} * tokens * heads;
+  LEHR_TRY(need(scratch, rows * geometry_.head_dim * 2));
+  kernels::CopyRowsParams p;
+  p.from = t.data;
+  p.from_strides = strides_of(t);
+  p.to = at<void>(scratch.device);
+  p.to_strides = dense_strides(heads, tokens, geometry_.head_dim);
+  p.heads = heads;
+  p.tokens = tokens;
+  LEHR_TRY(device_->launch(shape(static_cast<std::uint32_t>(batch_.size()), 1), p));
+  return scratch.device;
+}
+
+// ---------------------------------------------------------------------- rows into pages
+
+Status DeviceContents::append_token(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+  LEHR_ASSIGN(const std::uint64_t keys, dense(k, geometry_.kv_heads, 1, k_));
+  LEHR_ASSIGN(const std::uint64_t values, dense(v, geometry_.kv_heads, 1, v_));
+  kernels::AppendParams p;
+  p.k = at<void>(keys);
+  p.v = at<void>(values);
+  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer);
+  p.lengths = at<std::uint32_t>(lengths_.device);
+  if (boxes_on_) p.boxes = at<void>(boxes_.device + group_words(layer) * 4 * geometry_.head_dim);
+  p.absent = at<std::uint32_t>(reads_.device + 16);
+  return device_->launch(shape(static_cast<std::uint32_t>(batch_.size()), 1), p);
+}
+
+Status DeviceContents::append_chunk(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+  const auto rows = static_cast<std::uint32_t>(batch_.size());
+  kernels::StoreParams p;
+  p.k = k.data;
+  p.v = v.data;
+  p.k_strides = strides_of(k);
+  p.v_strides = strides_of(v);
+  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer);
+  p.copies = at<std::uint64_t>(chunk_copies_) +
+             std::size_t{layer} * rows * geometry_.kv_heads * chunk_pages_;
+  p.carried = at<std::uint64_t>(chunk_carried_);
+  p.before = at<std::uint32_t>(chunk_before_);
+  p.tokens = at<std::uint32_t>(chunk_tokens_);
+  p.carried_offset = std::uint64_t{layer} * geometry_.kv_heads * page_bytes_;
+  p.page_pitch = page_bytes_;
+  p.pages = chunk_pages_;
+  LEHR_TRY(device_->launch(shape(rows, 1), p));
+  if (!boxes_on_ || batch_.empty()) return {};
+  const auto first = [&](const Member& m) {
+    return static_cast<std::uint32_t>(m.before / geometry_.page_tokens);
+  };
+  const bool together = std::all_of(batch_.begin(), batch_.end(), [&](const Member& m) {
+    return first(m) == first(batch_.front());
+  });
+  if (together) return make_boxes(layer, 0, rows, first(batch_.front()), lengths_.device);
+  for (std::uint32_t row = 0; row < rows; ++row)
+    LEHR_TRY(make_boxes(layer, row, 1, first(batch_[row]), lengths_.device));
+  return {};
+}
+
+// ---------------------------------------------------------------------- boxes
+
+/// Of `rows` rows from `row` on, pages from `first` on, as far as `lengths` says (of all rows).
+Status DeviceContents::make_boxes(std::uint32_t layer, std::uint32_t row, std::uint32_t rows,
+                                  std::uint32_t first, std::uint64_t lengths) {
+  const std::size_t words =
+      group_words(layer) + std::size_t{row} * geometry_.kv_heads * rows_.pages();
+  kernels::BoxesParams p;
+  p.table = at<kernels::PageEntry>(tables_.device) + words;
+  p.lengths = at<std::uint32_t>(lengths) + row;
+  p.boxes = at<void>(boxes_.device + words * 4 * geometry_.head_dim);
+  p.first_page = first;
+  return device_->launch(shape(rows, 1), p);
+}
+
+/// Rows that hold other pages than before the step.
+Status DeviceContents::stale_boxes() {
+  for (std::uint32_t row = 0; row < batch_.size(); ++row) {
+    const std::uint32_t first = std::exchange(boxes_from_[row], rows_.pages());
+    if (std::uint64_t{first} * geometry_.page_tokens >= batch_[row].before) continue;
+    for (std::uint32_t layer = 0; layer < geometry_.layers; ++layer)
+      LEHR_TRY(make_boxes(layer, row, 1, first, lengths_before_));
+  }
+  return {};
+}
+
+/// From the first selection on there are boxes.
+Status DeviceContents::enable_boxes() {
+  if (boxes_on_) return {};
+  LEHR_TRY(need(boxes_, Bytes{geometry_.layers} * rows_.layer_words() * 4 * geometry_.head_dim));
+  boxes_on_ = true;
+  captured_rows_ = 0;  // its appends keep no boxes
+  boxes_from_.assign(rows_.rows(), 0);
+  LEHR_TRY(stale_boxes());
+  for (std::uint32_t layer = 0; layer <= layer_; ++layer) {  // these have the step's token
+    for (std::uint32_t row = 0; row < batch_.size(); ++row) {
+      const auto tail = static_cast<std::uint32_t>(batch_[row].before / geometry_.page_tokens);
+      LEHR_TRY(make_boxes(layer, row, 1, tail, lengths_.device));
+    }
+  }
+  return {};
+}
+
+// ---------------------------------------------------------------------- attention
+
+Status DeviceContents::check_call(std::uint32_t layer, const AttendCall& call,
+                                  std::uint32_t most) const {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  if (!appended_ || layer != layer_) {
+    return invalid(fmt::format("layer: {}, expected {}, after its K and V", layer, layer_),
+                   Reason::kOutOfRange);
+  }
+  if (attended_) return invalid(fmt::format("layer {} was attended already", layer));
+  const Element element = options_.contents.element;
+  LEHR_TRY(check_tensor(call.q, "q", batch_.size(), geometry_.q_heads, most, geometry_.head_dim,
+                        element));
+  LEHR_TRY(check_tensor(call.out, "out", batch_.size(), geometry_.q_heads, most, geometry_.head_dim,
+                        element));
+  if (!(call.scale >= 0) || std::isinf(call.scale) || !(call.soft_cap >= 0) ||
+      std::isinf(call.soft_cap)) {
+    return invalid("scale and soft_cap must be finite and not negative", Reason::kOutOfRange);
+  }
+  if (call.choice.by != ChoiceRule::By::kAll && mode_ == Mode::kChunk)
+    return unsupported("a selection needs steps of one token; chunks read everything");
+  std::size_t pages = 0;
+  for (const Member& m : batch_) pages = std::max(pages, runtime_->blocks(m.id).size());
+  if ((call.mass != nullptr || call.peak != nullptr) && call.code_pitch < pages) {
+    return invalid(fmt::format("code_pitch: {}, a context has {} pages", call.code_pitch, pages),
+                   Reason::kOutOfRange);
+  }
+  return {};
+}
+
+Result<DeviceContents::Queries> DeviceContents::queries(const AttendCall& call,
+                                                        std::uint32_t most) {
+  Queries io;
+  LEHR_ASSIGN(io.q, dense(call.q, geometry_.q_heads, most, q_));
+  io.unpack = !is_dense(call.out, geometry_.q_heads, most, geometry_.head_dim);
+  io.out = address(call.out.data);
+  if (!io.unpack) return io;
+  const Bytes rows = Bytes{std::max(rows_.rows(), 1U)} * most * geometry_.q_heads;
+  LEHR_TRY(need(out_, rows * geometry_.head_dim * 2));
+  io.out = out_.device;
+  return io;
+}
+
+Status DeviceContents::select(const AttendCall& call, std::uint64_t q) {
+  LEHR_TRY(enable_boxes());
+  const Bytes words = Bytes{geometry_.layers} * rows_.layer_words();
+  const Bytes groups = Bytes{geometry_.layers} * rows_.rows() * geometry_.kv_heads;
+  LEHR_TRY(need(selection_, words * 4));
+  LEHR_TRY(need(counts_, groups * 4));
+  ScoreSelectWork work;
+  work.score.q = at<void>(q);
+  work.score.boxes = at<void>(boxes_.device + group_words(layer_) * 4 * geometry_.head_dim);
+  work.score.lengths = at<std::uint32_t>(lengths_.device);
+  kernels::SelectParams& s = work.select;
+  s.lengths = work.score.lengths;
+  s.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
+  s.counts =
+      at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
+  s.pitch = rows_.pages();
+  s.count = rows_.pages();
+  s.ratio = static_cast<float>(call.choice.amount);
+  s.scale = call.scale;
+  s.sinks = call.choice.sinks;
+  s.recent = call.choice.recent;
+  switch (call.choice.by) {
+    case ChoiceRule::By::kCount:
+      s.by = kernels::SelectBy::kCount;
+      s.count = static_cast<std::uint32_t>(
+          std::min(call.choice.amount, static_cast<double>(rows_.pages())));
+      s.ratio = 0;
+      break;
+    case ChoiceRule::By::kMass:
+      s.by = kernels::SelectBy::kMass;
+      break;
+    default:
+      s.by = kernels::SelectBy::kRatio;
+  }
+  sparse_ = true;
+  rule_ = call.choice;
+  return device_->launch(shape(static_cast<std::uint32_t>(batch_.size()), 1), work);
+}
+
+/// Rows from `row` on. The selection, if there is one, is the layer's.
+Status DeviceContents::launch_attend(const AttendCall& call, const kernels::StepShape& s,
+                                     std::uint32_t row, std::uint64_t q, std::uint64_t out,
+                                     std::uint64_t lengths, bool codes) {
+  LEHR_ASSIGN(const Bytes scratch, device_->workspace(s));
+  kernels::StepShape widest = s;
+  widest.sequences = std::max(s.sequences, rows_.rows());
+  LEHR_ASSIGN(const Bytes most_scratch, device_->workspace(widest));
+  LEHR_TRY(need(workspace_, std::max(scratch, most_scratch)));
+  const bool sparse = call.choice.by != ChoiceRule::By::kAll;
+  AttendWork work;
+  work.workspace = workspace_;
+  kernels::AttendParams& p = work.params;
+  p.q = at<void>(q);
+  p.out = at<void>(out);
+  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer_) +
+            std::size_t{row} * geometry_.kv_heads * rows_.pages();
+  p.lengths = at<std::uint32_t>(lengths);
+  if (sparse) {
+    p.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
+    p.counts =
+        at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
+    p.selection_pitch = rows_.pages();
+  }
+  if (codes) {
+    const Bytes groups = Bytes{std::max(s.sequences, rows_.rows())} * geometry_.kv_heads;
+    LEHR_TRY(need(pairs_, groups * rows_.pages() * s.rows() * sizeof(kernels::SoftmaxPair)));
+    LEHR_TRY(need(totals_, groups * s.rows() * sizeof(kernels::SoftmaxPair)));
+    p.pairs = at<kernels::SoftmaxPair>(pairs_.device);
+    p.totals = at<kernels::SoftmaxPair>(totals_.device);
+  }
+  p.absent = at<std::uint32_t>(reads_.device + 16);
+  p.scale = call.scale;
+  p.soft_cap = call.soft_cap;
+  p.window = call.window;
+  return device_->launch(s, work);
+}
+
+/// Counts reads, and turns what the last attend left into codes.
+Status DeviceContents::note(const kernels::StepShape& s, std::uint32_t row, std::uint64_t lengths,
+                            bool codes) {
+  const bool sparse = sparse_ && mode_ == Mode::kStep;
+  kernels::NoteParams p;
+  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer_) +
+            std::size_t{row} * geometry_.kv_heads * rows_.pages();
+  p.lengths = at<std::uint32_t>(lengths);
+  if (sparse) {
+    p.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
+    p.counts =
+        at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
+    p.selection_pitch = rows_.pages();
+  }
+  if (codes) {
+    const Bytes words = Bytes{geometry_.layers} * rows_.layer_words();
+    LEHR_TRY(need(mass_, words));
+    LEHR_TRY(need(peak_, words));
+    const std::size_t first =
+        group_words(layer_) + std::size_t{row} * geometry_.kv_heads * rows_.pages();
+    p.pairs = at<kernels::SoftmaxPair>(pairs_.device);
+    p.totals = at<kernels::SoftmaxPair>(totals_.device);
+    p.mass = at<std::uint8_t>(mass_.device) + first;
+    p.peak = at<std::uint8_t>(peak_.device) + first;
+    p.first_row = (s.q_len - 1) * s.ratio();
+  }
+  p.reads = at<std::uint64_t>(reads_.device);
+  return device_->launch(s, p);
+}
+
+Status DeviceContents::attend_batch(const AttendCall& call, const Queries& io, std::uint32_t q_len,
+                                    bool codes) {
+  const kernels::StepShape s = shape(static_cast<std::uint32_t>(batch_.size()), q_len);
+  LEHR_TRY(launch_attend(call, s, 0, io.q, io.out, lengths_.device, codes));
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  if (codes || capturing || rows_.any_over_link(s.sequences))
+    return note(s, 0, lengths_.device, codes);
+  for (const Member& m : batch_)  // all of it in HBM: nothing to ask the device
+    stats_.read_in_hbm += runtime_->blocks(m.id).size() * geometry_.kv_heads;
+  return {};
+}
+
+/// More queries than a launch takes, or different numbers of them: sequence by sequence.
+Status DeviceContents::attend_slices(const AttendCall& call, const Queries& io, std::uint32_t most,
+                                     bool codes) {
+  const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
+  const std::uint32_t widest = std::min(kernels::kMaxQueryLength, kernels::kMaxRows / ratio);
+  const Bytes row_bytes = Bytes{geometry_.q_heads} * geometry_.head_dim * 2;
+  for (std::uint32_t i = 0; i < batch_.size(); ++i) {
+    const Member& m = batch_[i];
+    std::vector<std::uint32_t> ends;
+    for (std::uint32_t from = 0; from < m.tokens; from += widest)
+      ends.push_back(static_cast<std::uint32_t>(m.before) + std::min(from + widest, m.tokens));
+    LEHR_ASSIGN(const std::uint64_t lengths, staging_.put(std::span<const std::uint32_t>(ends)));
+    for (std::size_t slice = 0; slice < ends.size(); ++slice) {
+      const auto from = static_cast<std::uint32_t>(slice) * widest;
+      const std::uint32_t count = std::min(widest, m.tokens - from);
+      const kernels::StepShape s = shape(1, count);
+      const Bytes offset = (Bytes{i} * most + from) * row_bytes;
+      const bool last = slice + 1 == ends.size();
+      LEHR_TRY(launch_attend(call, s, i, io.q + offset, io.out + offset, lengths + slice * 4,
+                             codes && last));
+      if (last) LEHR_TRY(note(s, i, lengths + slice * 4, codes));
+    }
+  }
+  return {};
+}
+
+Status DeviceContents::attend(std::uint32_t layer, const AttendCall& call) {
+  std::uint32_t most = 0;
+  for (const Member& m : batch_) most = std::max(most, m.tokens);
+  LEHR_TRY(check_call(layer, call, most));
+  if (batch_.empty()) {
+    attended_ = true;
+    return {};
+  }
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  const bool wanted = call.mass != nullptr || call.peak != nullptr;
+  if (capturing && wanted) return unsupported("mass and peak go to host memory: not in a capture");
+  if (capturing != captured_)
+    return unsupported("of a step, all appends and attends are captured or none");
+  LEHR_ASSIGN(const Queries io, queries(call, most));
+  const bool sparse = call.choice.by != ChoiceRule::By::kAll;
+  if (!sparse) sparse_ = false;
+  if (sparse) LEHR_TRY(select(call, io.q));
+  const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
+  const bool even =
+      std::all_of(batch_.begin(), batch_.end(), [&](const Member& m) { return m.tokens == most; });
+  const bool together =
+      even && most <= kernels::kMaxQueryLength && most * ratio <= kernels::kMaxRows;
+  LEHR_TRY(together ? attend_batch(call, io, most, sparse || wanted)
+                    : attend_slices(call, io, most, wanted));
+  if (io.unpack) {
+    kernels::CopyRowsParams p;
+    p.from = at<void>(io.out);
+    p.from_strides = dense_strides(geometry_.q_heads, most, geometry_.head_dim);
+    p.to = call.out.data;
+    p.to_strides = strides_of(call.out);
+    p.heads = geometry_.q_heads;
+    p.tokens = most;
+    LEHR_TRY(device_->launch(shape(static_cast<std::uint32_t>(batch_.size()), 1), p));
+  }
+  attended_ = true;
+  return wanted ? codes_out(call) : Status{};
+}
+
+// ---------------------------------------------------------------------- to the host
+
+/// Waits for the codes of the layer.
+Status DeviceContents::codes_out(const AttendCall& call) {
+  const bool sparse = call.choice.by != ChoiceRule::By::kAll;
+  const std::size_t groups = batch_.size() * geometry_.kv_heads;
+  const std::size_t words = groups * rows_.pages();
+  const auto fetch = [&](const Block& from, Bytes offset, Bytes bytes) -> Result<const std::byte*> {
+    LEHR_ASSIGN(const Block room, staging_.take(bytes));
+    LEHR_TRY(device_->copy(room.device, from.device + offset, bytes, Lane::kMain));
+    return static_cast<const std::byte*>(room.host);
+  };
+  LEHR_ASSIGN(const std::byte* mass, fetch(mass_, group_words(layer_), words));
+  LEHR_ASSIGN(const std::byte* peak, fetch(peak_, group_words(layer_), words));
+  const std::byte* selection = nullptr;
+  const std::byte* counts = nullptr;
+  if (sparse) {
+    LEHR_ASSIGN(selection, fetch(selection_, group_words(layer_) * 4, words * 4));
+    LEHR_ASSIGN(counts,
+                fetch(counts_, Bytes{layer_} * rows_.rows() * geometry_.kv_heads * 4, groups * 4));
+  }
+  LEHR_ASSIGN(const Mark copied, device_->mark(Lane::kMain));
+  LEHR_TRY(device_->wait_host(copied));
+  for (std::size_t group = 0; group < groups; ++group) {
+    const Member& m = batch_[group / geometry_.kv_heads];
+    MassCode* const to_mass = call.mass == nullptr ? nullptr : call.mass + group * call.code_pitch;
+    MassCode* const to_peak = call.peak == nullptr ? nullptr : call.peak + group * call.code_pitch;
+    if (to_mass != nullptr) std::fill_n(to_mass, call.code_pitch, kNoMass);
+    if (to_peak != nullptr) std::fill_n(to_peak, call.code_pitch, kNoMass);
+    if (m.tokens == 0) continue;
+    const std::size_t row = group * rows_.pages();
+    const std::size_t count = sparse ? reinterpret_cast<const std::uint32_t*>(counts)[group]
+                                     : runtime_->blocks(m.id).size();
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t page =
+          sparse ? reinterpret_cast<const std::uint32_t*>(selection)[row + i] : i;
+      if (to_mass != nullptr) to_mass[page] = static_cast<MassCode>(mass[row + i]);
+      if (to_peak != nullptr) to_peak[page] = static_cast<MassCode>(peak[row + i]);
+    }
+  }
+  return {};
+}
+
+/// Of as many layers as the policy is told of, in turn. Where everything lies in HBM there is
+/// nothing to decide, and nothing is sent.
+Status DeviceContents::send_feedback() {
+  feedback_.layers.clear();
+  const auto rows = static_cast<std::uint32_t>(batch_.size());
+  if (rows == 0 || !rows_.any_over_link(rows)) return {};
+  double pages = 0;
+  for (const Member& m : batch_) {
+    const auto all = static_cast<double>(runtime_->blocks(m.id).size());
+    pages += !sparse_                             ? all
+             : rule_.by == ChoiceRule::By::kCount ? std::min(rule_.amount, all)
+             : rule_.by == ChoiceRule::By::kRatio ? rule_.amount * all
+                                                  : all / 2;
+  }
+  pages = std::max(pages * geometry_.kv_heads, 1.0);
+  const double most = options_.plan_pages == 0 ? geometry_.layers
+                                               : static_cast<double>(options_.plan_pages) / pages;
+  const auto layers = static_cast<std::uint32_t>(std::clamp<double>(most, 1.0, geometry_.layers));
+  for (std::uint32_t i = 0; i < layers; ++i)
+    feedback_.layers.push_back((told_next_ + i) % geometry_.layers);
+  told_next_ = (told_next_ + layers) % geometry_.layers;
+  std::sort(feedback_.layers.begin(), feedback_.layers.end());
+  feedback_.sparse = sparse_;
+  feedback_.pitch = rows_.pages();
+  feedback_.batch.clear();
+  feedback_.stamps.clear();
+  for (const Member& m : batch_) {
+    feedback_.batch.push_back(m.id);
+    feedback_.stamps.push_back(sequences_.at(m.id).stamp);
+  }
+  if (!sparse_) return {};
+  const std::size_t groups = std::size_t{rows} * geometry_.kv_heads;
+  const Bytes words = groups * rows_.pages();
+  const Bytes a_layer = words * 6 + groups * 4;
+  if (told_.bytes < a_layer * layers) {
+    if (told_.bytes > 0) device_->free(told_);
+    told_ = {};
+    LEHR_ASSIGN(told_, device_->pinned(a_layer * layers));
+  }
+  LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
+  LEHR_TRY(device_->wait(Lane::kSide, here));
+  std::uint64_t to = told_.device;
+  const auto send = [&](const Block& from, Bytes offset, Bytes bytes) -> Status {
+    LEHR_TRY(device_->copy(to, from.device + offset, bytes, Lane::kSide));
+    to += bytes;
+    return {};
+  };
+  for (const std::uint32_t layer : feedback_.layers) {
+    const Bytes group = Bytes{layer} * rows_.rows() * geometry_.kv_heads;
+    LEHR_TRY(send(counts_, group * 4, groups * 4));
+    LEHR_TRY(send(selection_, group_words(layer) * 4, words * 4));
+    LEHR_TRY(send(mass_, group_words(layer), words));
+    LEHR_TRY(send(peak_, group_words(layer), words));
+  }
+  LEHR_ASSIGN(feedback_.mark, device_->mark(Lane::kSide));
+  return {};
+}
+
+/// What the step before said of its pages, to those sequences that are still what they were.
+Status DeviceContents::take_feedback() {
+  if (feedback_.layers.empty() || !feedback_.sparse) return {};
+  LEHR_TRY(device_->wait_host(feedback_.mark));
+  const std::size_t groups = feedback_.batch.size() * geometry_.kv_heads;
+  const std::size_t words = groups * feedback_.pitch;
+  const std::byte* from = told_.host;
+  for (const std::uint32_t layer : feedback_.layers) {
+    const auto* counts = reinterpret_cast<const std::uint32_t*>(from);
+    const auto* selection = reinterpret_cast<const std::uint32_t*>(from + groups * 4);
+    const auto* mass = reinterpret_cast<const MassCode*>(from + groups * 4 + words * 4);
+    const MassCode* peak = mass + words;
+    from += words * 6 + groups * 4;
+    for (std::size_t group = 0; group < groups; ++group) {
+      const std::size_t i = group / geometry_.kv_heads;
+      const auto found = sequences_.find(feedback_.batch[i]);
+      if (found == sequences_.end() || found->second.stamp != feedback_.stamps[i]) continue;
+      Said& said = found->second.said[layer * geometry_.kv_heads + group % geometry_.kv_heads];
+      const std::uint32_t* const pages = selection + group * feedback_.pitch;
+      const std::size_t all = runtime_->blocks(feedback_.batch[i]).size();
+      said.pages.clear();
+      if (counts[group] == 0 || pages[counts[group] - 1] >= all) continue;
+      said.pages.assign(pages, pages + counts[group]);
+      said.mass.resize(all, kNoMass);
+      said.peak.resize(all, kNoMass);
+      for (std::uint32_t p = 0; p < counts[group]; ++p) {
+        said.mass[pages[p]] = mass[group * feedback_.pitch + p];
+        said.peak[pages[p]] = peak[group * feedback_.pitch + p];
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace lehr::contents

@@ -1,0 +1,727 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequences, steps, and what moves. Attention is in device_attend.cpp.
+#include "runtime/contents/device_contents.hpp"
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include <fmt/core.h>
+
+namespace lehr::contents {
+
+using kernels::PageEntry;
+using kernels::PagePair;
+using runtime::PageOp;
+using runtime::PageTable;
+
+struct DeviceContents::Tail {
+  KvDevice* device = nullptr;
+  std::vector<Block>* spare = nullptr;
+  Block block;
+
+  Tail(KvDevice& of, std::vector<Block>& keep, const Block& with)
+      : device(&of), spare(&keep), block(with) {}
+  Tail(const Tail&) = delete;
+  Tail& operator=(const Tail&) = delete;
+  ~Tail() {
+    if (block.host != nullptr) {
+      device->free(block);
+    } else {
+      spare->push_back(block);
+    }
+  }
+};
+
+/// Moves nothing itself.
+class DeviceContents::Recorder final : public runtime::Machine {
+ public:
+  explicit Recorder(std::shared_ptr<std::vector<PageOp>> ops) : ops_(std::move(ops)) {}
+  runtime::MachineTraits traits() const override { return {.moves_bytes = true}; }
+  Status set_up(std::span<const PageOp> ops) override {
+    ops_->insert(ops_->end(), ops.begin(), ops.end());
+    return {};
+  }
+  Status run_layer(Step, std::uint32_t, std::span<const PageOp> ops) override {
+    return set_up(ops);
+  }
+  Status drain() override { return {}; }
+  Seconds take_measured() override { return 0; }
+  std::vector<std::string> notes() const override { return {}; }
+
+ private:
+  std::shared_ptr<std::vector<PageOp>> ops_;
+};
+
+DeviceContents::DeviceContents(const DeviceContentsOptions& options,
+                               std::unique_ptr<KvDevice> device)
+    : options_(options),
+      geometry_(options.contents.geometry),
+      dtype_(options.contents.element == Element::kBf16 ? DType::kBf16 : DType::kF16),
+      page_bytes_(kernels::stored_page_bytes(dtype_, geometry_.page_tokens, geometry_.head_dim)),
+      device_(std::move(device)),
+      staging_(*device_),
+      ops_(std::make_shared<std::vector<PageOp>>()) {}
+
+Result<std::unique_ptr<DeviceContents>> DeviceContents::create(const DeviceContentsOptions& options,
+                                                               std::unique_ptr<KvDevice> device) {
+  if (options.contents.element == Element::kF32) {
+    return unsupported("geometry.dtype: \"f32\"; contents on a GPU are f16 or bf16");
+  }
+  if (options.contents.rounding != Rounding::kNone)
+    return unsupported("step.rounding: only machine = \"host\" rounds pages");
+  for (std::size_t t = 1; t < options.tier_pages.size(); ++t) {
+    if (t != options.home && options.tier_pages[t] > 0) {
+      return unsupported(
+          "capacity: on a GPU contents live in HBM and on their home tier, where attention reads "
+          "them; a tier below it cannot be read in place");
+    }
+  }
+  std::unique_ptr<DeviceContents> made(new DeviceContents(options, std::move(device)));
+  LEHR_TRY(kernels::check_shape(made->shape(1, 1)));
+  if (options.sequences > 0 && options.tokens > 0) {
+    const std::uint64_t pages =
+        (options.tokens + made->geometry_.page_tokens - 1) / made->geometry_.page_tokens;
+    if (pages > kernels::kMaxPages) {
+      return unsupported(
+          fmt::format("step.tokens: {} pages a sequence, at most {}", pages, kernels::kMaxPages));
+    }
+  }
+  LEHR_TRY(made->make_memory());
+  return made;
+}
+
+DeviceContents::~DeviceContents() {
+  batch_.clear();
+  sequences_.clear();
+  for (const Block& b : spare_tails_) device_->free(b);
+  for (const Block& b : kept_) device_->free(b);
+  for (const Block* b :
+       {&hbm_, &home_, &tables_, &lengths_, &reads_, &boxes_, &selection_, &counts_, &mass_, &peak_,
+        &pairs_, &totals_, &workspace_, &k_, &v_, &q_, &out_, &told_, &answer_}) {
+    if (b->bytes > 0) device_->free(*b);
+  }
+}
+
+Status DeviceContents::make_memory() {
+  LEHR_ASSIGN(hbm_, device_->memory(Bytes{options_.tier_pages[kHbm]} * page_bytes_));
+  LEHR_ASSIGN(home_, device_->pinned(Bytes{options_.tier_pages[options_.home]} * page_bytes_));
+  LEHR_ASSIGN(reads_, device_->memory(64));
+  LEHR_ASSIGN(answer_, device_->pinned(64));
+  return {};
+}
+
+std::unique_ptr<runtime::Machine> DeviceContents::make_machine() {
+  return std::make_unique<Recorder>(ops_);
+}
+
+void DeviceContents::attach(runtime::Runtime& runtime) {
+  runtime_ = &runtime;
+  DeviceRows::Layout layout;
+  layout.geometry = geometry_;
+  layout.dtype = dtype_;
+  layout.page_bytes = page_bytes_;
+  layout.home = options_.home;
+  layout.hbm = hbm_.device;
+  layout.home_base = home_.device;
+  rows_.begin(layout, runtime, options_.tier_pages[kHbm]);
+}
+
+kernels::StepShape DeviceContents::shape(std::uint32_t sequences, std::uint32_t q_len) const {
+  return {sequences,
+          geometry_.q_heads,
+          geometry_.kv_heads,
+          geometry_.head_dim,
+          geometry_.page_tokens,
+          q_len,
+          std::max(rows_.pages(), 1U),
+          dtype_,
+          {}};
+}
+
+// ---------------------------------------------------------------------- sequences
+
+void DeviceContents::created(SequenceId id) {
+  SequenceState& state = sequences_[id];
+  state = {};
+  state.stamp = ++stamps_;
+  state.said.resize(geometry_.groups());
+}
+
+void DeviceContents::forked(SequenceId parent, SequenceId child) {
+  created(child);
+  sequences_.at(child).tail = sequences_.at(parent).tail;
+}
+
+void DeviceContents::released(SequenceId id) {
+  rows_.forget(sequences_.at(id).stamp, 0);
+  sequences_.erase(id);
+}
+
+Result<std::shared_ptr<DeviceContents::Tail>> DeviceContents::new_tail() {
+  Block block;
+  if (spare_tails_.empty()) {
+    LEHR_ASSIGN(block, device_->memory(Bytes{page_bytes_} * geometry_.groups()));
+  } else {
+    block = spare_tails_.back();
+    spare_tails_.pop_back();
+  }
+  return std::make_shared<Tail>(*device_, spare_tails_, block);
+}
+
+/// The sequence is about to write into its partial page. `keep`: what is there matters.
+Status DeviceContents::own_tail(SequenceState& state, bool keep) {
+  if (state.tail && state.tail.use_count() == 1) return {};
+  LEHR_ASSIGN(auto fresh, new_tail());
+  if (state.tail && keep) {
+    LEHR_TRY(device_->copy(fresh->block.device, state.tail->block.device, state.tail->block.bytes,
+                           Lane::kMain));
+  }
+  state.tail = std::move(fresh);
+  return {};
+}
+
+/// A partial page leaves the device with its sequence; shared ones stay with the others.
+Status DeviceContents::suspended(SequenceId id) {
+  SequenceState& state = sequences_.at(id);
+  if (runtime_->tokens(id).value_or(0) % geometry_.page_tokens == 0) state.tail.reset();
+  if (!state.tail || state.tail.use_count() > 1 || state.tail->block.host != nullptr) return {};
+  LEHR_ASSIGN(const Block there, device_->pinned(state.tail->block.bytes));
+  Block& block = state.tail->block;
+  LEHR_TRY(device_->copy(there.device, block.device, block.bytes, Lane::kMain));
+  LEHR_ASSIGN(const Mark copied, device_->mark(Lane::kMain));
+  LEHR_TRY(device_->wait_host(copied));
+  device_->free(block);
+  block = there;
+  rows_.forget(state.stamp, 0);
+  return {};
+}
+
+Status DeviceContents::resumed(SequenceId id) {
+  SequenceState& state = sequences_.at(id);
+  if (!state.tail || state.tail->block.host == nullptr) return {};
+  LEHR_ASSIGN(auto fresh, new_tail());
+  LEHR_TRY(device_->copy(fresh->block.device, state.tail->block.device, state.tail->block.bytes,
+                         Lane::kMain));
+  state.tail = std::move(fresh);  // freeing the other waits for the copy
+  return {};
+}
+
+// ---------------------------------------------------------------------- beginning a step
+
+/// Tables hold the batch, or are made larger where they may be.
+Status DeviceContents::fit(std::span<const Member> batch) {
+  std::uint64_t most = 1;
+  for (const Member& m : batch) most = std::max(most, m.before + m.tokens);
+  const std::uint64_t pages = (most + geometry_.page_tokens - 1) / geometry_.page_tokens;
+  const auto rows = static_cast<std::uint32_t>(std::max<std::size_t>(batch.size(), 1));
+  if (options_.sequences > 0 && options_.tokens > 0) {
+    if (rows > options_.sequences || most > options_.tokens) {
+      return refused(Reason::kOverBudget,
+                     fmt::format("a batch of {} with {} tokens: step.sequences is {} and "
+                                 "step.tokens {}",
+                                 rows, most, options_.sequences, options_.tokens));
+    }
+    if (rows_.rows() > 0) return {};
+    return make_tables(options_.sequences,
+                       static_cast<std::uint32_t>((options_.tokens + geometry_.page_tokens - 1) /
+                                                  geometry_.page_tokens));
+  }
+  if (pages > kernels::kMaxPages) {
+    return refused(Reason::kOverBudget,
+                   fmt::format("a sequence of {} pages, at most {}", pages, kernels::kMaxPages));
+  }
+  if (rows <= rows_.rows() && pages <= rows_.pages()) return {};
+  std::uint32_t room = std::max(rows_.pages(), 64U);
+  while (room < pages) room = std::min(room * 2, kernels::kMaxPages);
+  return make_tables(std::max(rows, rows_.rows()), room);
+}
+
+Status DeviceContents::make_tables(std::uint32_t rows, std::uint32_t pages) {
+  for (Block* b : {&tables_, &lengths_, &boxes_, &selection_, &counts_, &mass_, &peak_}) {
+    if (b->bytes > 0) device_->free(*b);
+    *b = {};
+  }
+  const Bytes words = Bytes{geometry_.layers} * rows * geometry_.kv_heads * pages;
+  LEHR_ASSIGN(tables_, device_->memory(words * sizeof(PageEntry)));
+  LEHR_ASSIGN(lengths_, device_->memory(Bytes{rows} * 4));
+  rows_.resize(rows, pages);
+  boxes_from_.assign(rows, 0);
+  if (boxes_on_) {
+    LEHR_ASSIGN(boxes_, device_->memory(words * 4 * geometry_.head_dim));
+  }
+  return {};
+}
+
+/// Copies of the step before have landed: the main lane has waited for them.
+void DeviceContents::arrive() {
+  for (const Arrival& a : arrivals_) {
+    if (rows_.generation(a.slot) == a.generation) rows_.put(a.slot, a.page);
+  }
+  arrivals_.clear();
+}
+
+Status DeviceContents::begin(std::span<const SequenceId> batch,
+                             std::span<const std::uint32_t> tokens, void* stream) {
+  if (mode_ != Mode::kIdle) return invalid("a step is open already");
+  std::vector<Member> members;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const auto before = runtime_->tokens(batch[i]);
+    if (!before) return not_found(fmt::format("no sequence {}", batch[i]));
+    for (const Member& m : members) {
+      if (m.id == batch[i]) return invalid(fmt::format("sequence {} is named twice", m.id));
+    }
+    members.push_back({batch[i], tokens[i], *before, nullptr});
+  }
+  LEHR_TRY(device_->use(stream));
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  if (capturing) {
+    return unsupported(
+        "a step's beginning cannot be captured: capture its appends and attends, and call begin "
+        "and end around each launch of the graph");
+  }
+  const bool single =
+      std::all_of(tokens.begin(), tokens.end(), [](std::uint32_t n) { return n == 1; });
+  LEHR_TRY(fit(members));
+  LEHR_TRY(staging_.turn());
+  LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
+  LEHR_TRY(device_->wait(Lane::kMain, beside));
+  arrive();
+  ops_->clear();
+  batch_ = std::move(members);
+  LEHR_TRY(take_feedback());
+  Status ready = single ? runtime_->begin_step(batch) : grow();
+  if (!ready) {
+    batch_.clear();
+    return ready;
+  }
+  mode_ = single ? Mode::kStep : Mode::kChunk;
+  layer_ = 0;
+  appended_ = attended_ = captured_ = sparse_ = false;
+  for (Member& m : batch_) {
+    SequenceState& state = sequences_.at(m.id);
+    if (!single) m.tail = state.tail;
+    if (m.tokens > 0 && ready)
+      ready = own_tail(state, single && m.before % geometry_.page_tokens != 0);
+  }
+  if (single && ready) ready = run_layers();
+  note_ops(!single);
+  if (ready) ready = send_tables();
+  if (ready) ready = single ? send_installs() : send_chunk();
+  if (ready) return {};
+  // Other sequences' pages may have been told to move: so they do.
+  LEHR_TRY(send_installs());
+  LEHR_TRY(abandon());
+  return ready;
+}
+
+/// Room for the chunk's tokens; all members or none.
+Status DeviceContents::grow() {
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    Status grown = runtime_->append(batch_[i].id, batch_[i].tokens);
+    if (grown) continue;
+    for (std::size_t j = 0; j < i; ++j) {
+      LEHR_TRY(runtime_->truncate(batch_[j].id, batch_[j].before));
+      LEHR_TRY(roll_back(batch_[j]));
+    }
+    ops_->clear();
+    return grown;
+  }
+  return {};
+}
+
+/// Every layer's decisions, from what the step before selected.
+Status DeviceContents::run_layers() {
+  std::vector<std::uint32_t> all;
+  if (!feedback_.sparse && !feedback_.layers.empty()) {
+    std::size_t most = 0;
+    for (const Member& m : batch_) most = std::max(most, runtime_->blocks(m.id).size());
+    for (std::uint32_t p = 0; p < most; ++p) all.push_back(p);
+  }
+  Status ran;
+  for (std::uint32_t layer = 0; layer < geometry_.layers && ran; ++layer) {
+    const bool told = std::find(feedback_.layers.begin(), feedback_.layers.end(), layer) !=
+                      feedback_.layers.end();
+    std::vector<runtime::GroupSelection> groups;
+    for (std::size_t i = 0; i < batch_.size() && told; ++i) {
+      SequenceState& state = sequences_.at(batch_[i].id);
+      const std::size_t pages = runtime_->blocks(batch_[i].id).size();
+      for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
+        Said& said = state.said[layer * geometry_.kv_heads + head];
+        runtime::GroupSelection g;
+        g.sequence = batch_[i].id;
+        g.kv_head = head;
+        g.pages = feedback_.sparse ? std::span<const std::uint32_t>(said.pages)
+                                   : std::span<const std::uint32_t>(all).first(pages - 1);
+        if (feedback_.sparse) {
+          said.mass.resize(pages, kNoMass);
+          said.peak.resize(pages, kNoMass);
+          g.mass = said.mass.data();
+          g.peak = said.peak.data();
+        }
+        if (!g.pages.empty()) groups.push_back(g);
+      }
+    }
+    ran = runtime_->run_layer(layer, groups);
+  }
+  feedback_.layers.clear();
+  return ran;
+}
+
+/// What the step loop wants moved. `chunk`: contents come with the layers, straight to their
+/// places.
+void DeviceContents::note_ops(bool chunk) {
+  std::unordered_map<PageId, const Member*> tails;  // by block
+  for (const Member& m : batch_) {
+    if (m.tokens > 0 && !runtime_->blocks(m.id).empty()) tails[runtime_->blocks(m.id).back()] = &m;
+  }
+  const std::uint32_t rows = geometry_.groups() * PageTable::kRun;
+  const auto tail_of = [&](PageId page) -> std::uint64_t {
+    const std::uint32_t group = page % rows / PageTable::kRun;
+    const auto found = tails.find(page - group * PageTable::kRun);
+    if (found == tails.end()) return 0;
+    return sequences_.at(found->second->id).tail->block.device + std::uint64_t{group} * page_bytes_;
+  };
+  for (const PageOp& op : *ops_) {
+    const bool fills = op.kind == PageOp::Kind::kFill;
+    if (fills && op.to == kHbm) {
+      rows_.take(op.to_slot);
+      const bool whole = op.tokens == 0 || op.tokens == geometry_.page_tokens;
+      if (whole && chunk) rows_.put(op.to_slot, op.page);
+      if (whole && !chunk) filled_.push_back({op.page, op.to_slot, tail_of(op.page)});
+    } else if (fills) {
+      rows_.touch(op.page);
+    } else if (op.kind != PageOp::Kind::kRead && op.to == kHbm) {
+      if (tail_of(op.page) != 0) continue;  // a resumed sequence's: the tail itself came back
+      rows_.take(op.to_slot);
+      installs_.push_back({rows_.home(op.from_slot), rows_.hbm(op.to_slot)});
+      arrivals_.push_back({op.page, op.to_slot, rows_.generation(op.to_slot)});
+    } else if (op.kind == PageOp::Kind::kCopy && op.from == kHbm) {
+      write_backs_.push_back({rows_.hbm(op.from_slot), rows_.home(op.to_slot)});
+    }
+  }
+  ops_->clear();
+}
+
+Status DeviceContents::send_tables() {
+  std::vector<std::uint32_t> before(rows_.rows()), after(rows_.rows());
+  for (std::uint32_t row = 0; row < batch_.size(); ++row) {
+    const Member& m = batch_[row];
+    const SequenceState& state = sequences_.at(m.id);
+    const std::uint64_t tokens = m.before + m.tokens;
+    before[row] = static_cast<std::uint32_t>(m.before);
+    after[row] = static_cast<std::uint32_t>(tokens);
+    const bool partial = mode_ == Mode::kStep || tokens % geometry_.page_tokens != 0;
+    const auto tail_page = static_cast<std::uint32_t>((tokens - 1) / geometry_.page_tokens);
+    const std::uint32_t changed =
+        rows_.hold(row, state.stamp, runtime_->blocks(m.id),
+                   partial && tokens > 0 ? state.tail->block.device : 0,
+                   partial && tokens > 0 ? tail_page : DeviceRows::kNoTail);
+    boxes_from_[row] = std::min(boxes_from_[row], changed);
+  }
+  const auto writes = rows_.take_writes();
+  LEHR_ASSIGN(const std::uint64_t list, staging_.put(writes));
+  kernels::WriteWordsParams words;
+  // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the device
+  words.writes = reinterpret_cast<const kernels::WordWrite*>(list);
+  words.words = reinterpret_cast<std::uint64_t*>(tables_.device);
+  // NOLINTEND(performance-no-int-to-ptr)
+  words.count = static_cast<std::uint32_t>(writes.size());
+  LEHR_TRY(device_->write(words));
+  LEHR_ASSIGN(const std::uint64_t lengths, staging_.put(std::span<const std::uint32_t>(after)));
+  LEHR_TRY(device_->copy(lengths_.device, lengths, after.size() * 4, Lane::kMain));
+  LEHR_ASSIGN(lengths_before_, staging_.put(std::span<const std::uint32_t>(before)));
+  return boxes_on_ ? stale_boxes() : Status{};
+}
+
+/// What storing the chunk's rows needs to know, for all layers.
+Status DeviceContents::send_chunk() {
+  std::vector<std::uint32_t> before, tokens;
+  std::vector<std::uint64_t> carried;
+  chunk_pages_ = 0;
+  for (const Member& m : batch_) {
+    before.push_back(static_cast<std::uint32_t>(m.before));
+    tokens.push_back(m.tokens);
+    carried.push_back(m.tail && m.before % geometry_.page_tokens != 0 ? m.tail->block.device : 0);
+    if (m.tokens == 0) continue;
+    const std::uint64_t first = m.before / geometry_.page_tokens;
+    const std::uint64_t last = (m.before + m.tokens - 1) / geometry_.page_tokens;
+    chunk_pages_ = std::max(chunk_pages_, static_cast<std::uint32_t>(last - first + 1));
+  }
+  LEHR_ASSIGN(chunk_before_, staging_.put(std::span<const std::uint32_t>(before)));
+  LEHR_ASSIGN(chunk_tokens_, staging_.put(std::span<const std::uint32_t>(tokens)));
+  LEHR_ASSIGN(chunk_carried_, staging_.put(std::span<const std::uint64_t>(carried)));
+  std::vector<std::uint64_t> copies(std::size_t{geometry_.groups()} * batch_.size() * chunk_pages_);
+  const std::uint32_t heads = geometry_.kv_heads;
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    const Member& m = batch_[i];
+    const auto blocks = runtime_->blocks(m.id);
+    const std::uint64_t first = m.before / geometry_.page_tokens;
+    const std::uint64_t full = (m.before + m.tokens) / geometry_.page_tokens;
+    for (std::uint32_t group = 0; group < geometry_.groups() && m.tokens > 0; ++group) {
+      for (std::uint64_t page = first; page < full; ++page) {
+        const PageId id = blocks[page] + group * PageTable::kRun;
+        if (!rows_.in_hbm(id) || !rows_.at_home(id)) continue;
+        copies[((group / heads * batch_.size() + i) * heads + group % heads) * chunk_pages_ + page -
+               first] = rows_.home(runtime_->table().slot[options_.home][id]);
+      }
+    }
+  }
+  LEHR_ASSIGN(chunk_copies_, staging_.put(std::span<const std::uint64_t>(copies)));
+  return {};
+}
+
+Status DeviceContents::move(std::span<const PagePair> pairs, Lane lane) {
+  if (pairs.empty()) return {};
+  LEHR_ASSIGN(const std::uint64_t list, staging_.put(pairs));
+  return device_->move(list, static_cast<std::uint32_t>(pairs.size()), page_bytes_, lane);
+}
+
+/// Copies to HBM run beside the step; the tables no longer point to what they overwrite.
+Status DeviceContents::send_installs() {
+  if (installs_.empty()) return {};
+  LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
+  LEHR_TRY(device_->wait(Lane::kSide, here));
+  moved_ += installs_.size();
+  Status sent = move(installs_, Lane::kSide);
+  installs_.clear();
+  return sent;
+}
+
+// ---------------------------------------------------------------------- layers
+
+Status DeviceContents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
+  if (layer != next || next >= geometry_.layers)
+    return invalid(fmt::format("layer: {}, expected {}", layer, next), Reason::kOutOfRange);
+  std::uint32_t most = 0;
+  for (const Member& m : batch_) most = std::max(most, m.tokens);
+  const Element element = options_.contents.element;
+  LEHR_TRY(
+      check_tensor(k, "k", batch_.size(), geometry_.kv_heads, most, geometry_.head_dim, element));
+  LEHR_TRY(
+      check_tensor(v, "v", batch_.size(), geometry_.kv_heads, most, geometry_.head_dim, element));
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  if (capturing) {
+    if (options_.sequences == 0 || options_.tokens == 0)
+      return unsupported(
+          "captured steps need step.sequences and step.tokens: tables that never move");
+    if (mode_ == Mode::kChunk) return unsupported("only steps of one token each can be captured");
+    captured_ = true;
+  } else if (captured_) {
+    return unsupported("of a step, all appends and attends are captured or none");
+  }
+  LEHR_TRY(mode_ == Mode::kStep ? append_token(layer, k, v) : append_chunk(layer, k, v));
+  layer_ = layer;
+  appended_ = true;
+  attended_ = false;
+  return {};
+}
+
+// ---------------------------------------------------------------------- ending a step
+
+Result<runtime::StepReport> DeviceContents::end() {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  const std::uint32_t done = layer_ + (appended_ ? 1 : 0);
+  const auto rows = static_cast<std::uint32_t>(batch_.size());
+  const bool replayed = done == 0 && mode_ == Mode::kStep && rows > 0 && rows <= captured_rows_;
+  if (done != geometry_.layers && !replayed) {
+    return invalid(fmt::format("{} of {} layers have their K and V", done, geometry_.layers));
+  }
+  if (captured_) {
+    captured_rows_ = std::max(captured_rows_, rows);
+    captured_sparse_ = sparse_;
+    captured_rule_ = rule_;
+  }
+  if (replayed) {
+    sparse_ = captured_sparse_;
+    rule_ = captured_rule_;
+  }
+  const Mode was = mode_;
+  LEHR_TRY(finish_moves());
+  if (was == Mode::kStep) LEHR_TRY(send_feedback());
+  mode_ = Mode::kIdle;
+  appended_ = false;
+  layer_ = 0;
+  batch_.clear();
+  if (was == Mode::kStep) return runtime_->end_step();
+  return runtime::StepReport{};
+}
+
+/// Pages that the step filled go to their slots, then home.
+Status DeviceContents::finish_moves() {
+  std::vector<PagePair> fills;
+  for (const Filled& f : filled_) {
+    fills.push_back({f.from, rows_.hbm(f.slot)});
+    rows_.put(f.slot, f.page);
+  }
+  filled_.clear();
+  LEHR_TRY(move(fills, Lane::kMain));
+  if (write_backs_.empty()) return {};
+  LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
+  LEHR_TRY(device_->wait(Lane::kSide, here));
+  moved_ += write_backs_.size();
+  LEHR_TRY(move(write_backs_, Lane::kSide));
+  write_backs_.clear();
+  return {};
+}
+
+Status DeviceContents::roll_back(const Member& m) {
+  SequenceState& state = sequences_.at(m.id);
+  if (m.tail) state.tail = m.tail;
+  for (Said& said : state.said) said = {};
+  rows_.forget(state.stamp, m.before / geometry_.page_tokens);
+  return {};
+}
+
+Status DeviceContents::abandon() {
+  if (mode_ == Mode::kIdle) return invalid("no step is open");
+  const Mode was = std::exchange(mode_, Mode::kIdle);
+  LEHR_TRY(finish_moves());  // others' pages may be among them
+  appended_ = false;
+  layer_ = 0;
+  if (was == Mode::kStep) runtime_->abandon_step();
+  for (const Member& m : batch_) {
+    LEHR_TRY(runtime_->truncate(m.id, m.before));
+    LEHR_TRY(roll_back(m));
+  }
+  ops_->clear();
+  batch_.clear();
+  return {};
+}
+
+// ---------------------------------------------------------------------- between steps
+
+/// Where a page of a sequence is read now.
+std::uint64_t DeviceContents::address_of_read(SequenceId id, PageId page, std::size_t place) const {
+  const std::uint64_t tokens = runtime_->tokens(id).value_or(0);
+  const std::uint64_t tail =
+      tokens % geometry_.page_tokens != 0 ? tokens / geometry_.page_tokens : ~std::uint64_t{0};
+  if (place != tail) return rows_.entry_of(page);
+  const std::uint32_t group = page % (geometry_.groups() * PageTable::kRun) / PageTable::kRun;
+  const Block& block = sequences_.at(id).tail->block;
+  return kernels::make_entry(block.device + std::uint64_t{group} * page_bytes_,
+                             block.host != nullptr, dtype_);
+}
+
+Status DeviceContents::truncate(SequenceId id, std::uint64_t tokens) {
+  if (mode_ != Mode::kIdle) return invalid("a sequence cannot be truncated inside a step");
+  const auto now = runtime_->tokens(id);
+  if (!now) return not_found(fmt::format("no sequence {}", id));
+  const std::uint64_t page = tokens / geometry_.page_tokens;
+  const bool in_tail = *now % geometry_.page_tokens != 0 && page == *now / geometry_.page_tokens;
+  std::shared_ptr<Tail> tail;
+  if (tokens < *now && tokens % geometry_.page_tokens != 0 && !in_tail) {
+    LEHR_TRY(staging_.turn());
+    LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
+    LEHR_TRY(device_->wait(Lane::kMain, beside));
+    arrive();
+    // The page that is partial from now on comes back to where it can be written.
+    LEHR_ASSIGN(tail, new_tail());
+    std::vector<PagePair> pairs;
+    for (std::uint32_t group = 0; group < geometry_.groups(); ++group) {
+      const PageEntry from = rows_.entry_of(runtime_->blocks(id)[page] + group * PageTable::kRun);
+      if (from == kernels::kAbsentPage) return internal_error("a full page has no copy anywhere");
+      pairs.push_back(
+          {kernels::entry_address(from), tail->block.device + std::uint64_t{group} * page_bytes_});
+    }
+    LEHR_TRY(move(pairs, Lane::kMain));
+  }
+  LEHR_TRY(runtime_->truncate(id, tokens));
+  return roll_back({id, 0, tokens, tail});
+}
+
+Status DeviceContents::reorder(std::span<const SequenceId> ids,
+                               std::span<const std::uint32_t> parents) {
+  if (mode_ != Mode::kIdle) return invalid("sequences cannot be reordered inside a step");
+  LEHR_TRY(runtime_->reorder(ids, parents));
+  std::vector<std::shared_ptr<Tail>> tails;
+  for (const std::uint32_t parent : parents) tails.push_back(sequences_.at(ids[parent]).tail);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (parents[i] == i) continue;
+    SequenceState& state = sequences_.at(ids[i]);
+    state.tail = std::move(tails[i]);
+    for (Said& said : state.said) said = {};
+    rows_.forget_other(state.stamp, runtime_->blocks(ids[i]));
+  }
+  return {};
+}
+
+Status DeviceContents::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
+                              const Tensor& v) {
+  if (mode_ != Mode::kIdle &&
+      (layer != layer_ || !appended_ || attended_ || mode_ == Mode::kStep)) {
+    return invalid("inside a step only a chunk's own layer can be gathered, before its attention");
+  }
+  if (layer >= geometry_.layers)
+    return invalid(fmt::format("layer: {} of {}", layer, geometry_.layers), Reason::kOutOfRange);
+  std::uint64_t most = 0;
+  std::vector<std::uint32_t> lengths;
+  for (const SequenceId id : ids) {
+    const auto tokens = runtime_->tokens(id);
+    if (!tokens) return not_found(fmt::format("no sequence {}", id));
+    most = std::max(most, *tokens);
+    lengths.push_back(static_cast<std::uint32_t>(*tokens));
+  }
+  const Element element = options_.contents.element;
+  const std::uint32_t heads = geometry_.kv_heads;
+  LEHR_TRY(check_tensor(k, "k", ids.size(), heads, most, geometry_.head_dim, element));
+  LEHR_TRY(check_tensor(v, "v", ids.size(), heads, most, geometry_.head_dim, element));
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  if (capturing) return unsupported("a gather cannot be captured");
+  if (mode_ == Mode::kIdle) {
+    LEHR_TRY(staging_.turn());
+    LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
+    LEHR_TRY(device_->wait(Lane::kMain, beside));
+    arrive();
+  }
+  kernels::StepShape s = shape(static_cast<std::uint32_t>(ids.size()), 1);
+  s.max_pages = std::max(1U, geometry_.pages_for(most));
+  std::vector<PageEntry> entries(s.groups() * s.max_pages, kernels::kAbsentPage);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto blocks = runtime_->blocks(ids[i]);
+    for (std::uint32_t head = 0; head < heads; ++head) {
+      const PageId offset = runtime_->table().group_offset(layer, head);
+      for (std::size_t p = 0; p < blocks.size(); ++p)
+        entries[(i * heads + head) * s.max_pages + p] =
+            address_of_read(ids[i], blocks[p] + offset, p);
+    }
+  }
+  LEHR_ASSIGN(const std::uint64_t table, staging_.put(std::span<const PageEntry>(entries)));
+  LEHR_ASSIGN(const std::uint64_t list, staging_.put(std::span<const std::uint32_t>(lengths)));
+  kernels::LoadParams p;
+  // NOLINTBEGIN(performance-no-int-to-ptr): addresses of the device
+  p.table = reinterpret_cast<const PageEntry*>(table);
+  p.lengths = reinterpret_cast<const std::uint32_t*>(list);
+  // NOLINTEND(performance-no-int-to-ptr)
+  p.k = k.data;
+  p.v = v.data;
+  p.k_strides = {k.stride[0], k.stride[1], k.stride[2]};
+  p.v_strides = {v.stride[0], v.stride[1], v.stride[2]};
+  p.tokens = static_cast<std::uint32_t>(k.shape[2]);
+  if (v.shape[2] != k.shape[2])
+    return invalid("k and v have different numbers of tokens", Reason::kLayoutMismatch);
+  return device_->launch(s, p);
+}
+
+Result<ContentsStats> DeviceContents::stats() {
+  LEHR_ASSIGN(const bool capturing, device_->capturing());
+  if (capturing) return unsupported("figures cannot be read inside a capture");
+  LEHR_TRY(device_->copy(answer_.device, reads_.device, 64, Lane::kMain));
+  LEHR_ASSIGN(const Mark copied, device_->mark(Lane::kMain));
+  LEHR_TRY(device_->wait_host(copied));
+  const auto* reads = reinterpret_cast<const std::uint64_t*>(answer_.host);
+  if (reads[2] != 0) {
+    return corrupt(fmt::format("attention met {} pages that were nowhere", reads[2]),
+                   Reason::kNone);
+  }
+  ContentsStats out = stats_;
+  out.read_in_hbm += reads[0];
+  out.read_in_place += reads[1];
+  out.moved_pages = moved_;
+  out.moved_bytes = moved_ * page_bytes_;
+  return out;
+}
+
+}  // namespace lehr::contents

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/contents/contents.hpp"
+#include "runtime/contents/device_rows.hpp"
+#include "runtime/contents/kv_device.hpp"
+#include "runtime/contents/staging.hpp"
+
+namespace lehr::contents {
+
+struct DeviceContentsOptions {
+  ContentsOptions contents;  ///< f16 or bf16, no rounding
+  std::vector<std::uint32_t> tier_pages;
+  TierId home = 0;
+  std::uint32_t sequences = 0;  ///< of a batch, at most; with `tokens`: tables never move, so that
+                                ///< steps may be captured. 0: they grow
+  std::uint64_t tokens = 0;     ///< of a sequence, at most
+  std::uint64_t plan_pages = 1U << 16;  ///< selected pages that the policy is told of a step
+};
+
+/// Contents on a device with its own memory and a stream of the caller's: calls enqueue.
+///
+/// Attention reads each page where it lies when its step begins, HBM and home tier alike. The step
+/// loop decides at the beginning of a step from what the step before selected; copies to HBM run
+/// beside the step and are read from the next one on. So nothing waits for the host between a
+/// layer's queries and its attention, and a step's append() and attend() may be captured once and
+/// replayed: then begin() and end() alone are called, with the graph's launch between. Of a step's
+/// selected pages the policy is told `plan_pages`, whole layers in turn.
+///
+/// The partial page of each sequence lies in memory of its own, beside the tiers' slots, and leaves
+/// the device when the sequence is suspended.
+class DeviceContents final : public Contents {
+ public:
+  /// kUnsupported where the kernels do not offer the geometry, or pages would live below home.
+  static Result<std::unique_ptr<DeviceContents>> create(const DeviceContentsOptions& options,
+                                                        std::unique_ptr<KvDevice> device);
+  ~DeviceContents() override;
+
+  /// The step loop's machine: writes down what is to be moved. Belongs to the step loop, which this
+  /// must outlive.
+  std::unique_ptr<runtime::Machine> make_machine();
+  /// Once, before anything else.
+  void attach(runtime::Runtime& runtime);
+
+  void created(SequenceId id) override;
+  void forked(SequenceId parent, SequenceId child) override;
+  void released(SequenceId id) override;
+  Status suspended(SequenceId id) override;
+  Status resumed(SequenceId id) override;
+  Status begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
+               void* stream) override;
+  bool in_step() const override { return mode_ != Mode::kIdle; }
+  Status append(std::uint32_t layer, const Tensor& k, const Tensor& v) override;
+  Status attend(std::uint32_t layer, const AttendCall& call) override;
+  Result<runtime::StepReport> end() override;
+  Status abandon() override;
+  Status truncate(SequenceId id, std::uint64_t tokens) override;
+  Status reorder(std::span<const SequenceId> ids, std::span<const std::uint32_t> parents) override;
+  Status gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
+                const Tensor& v) override;
+  /// Waits for what was enqueued. kCorrupt if attention ever met a page that was nowhere.
+  Result<ContentsStats> stats() override;
+
+  std::string describe() const { return device_->describe(); }
+
+ private:
+  enum class Mode : std::uint8_t { kIdle, kStep, kChunk };
+
+  /// Partial pages of all groups of a sequence, or of several after a fork.
+  struct Tail;
+  /// What the last step said of a sequence, by group.
+  struct Said {
+    std::vector<std::uint32_t> pages;  ///< that it selected; empty: not told
+    std::vector<MassCode> mass, peak;  ///< of each page, when it was read last
+  };
+  struct SequenceState {
+    std::uint64_t stamp = 0;  ///< names it for ever
+    std::shared_ptr<Tail> tail;
+    std::vector<Said> said;
+  };
+  struct Member {  ///< of the batch
+    SequenceId id = 0;
+    std::uint32_t tokens = 0;
+    std::uint64_t before = 0;
+    std::shared_ptr<Tail> tail;  ///< as it was
+  };
+  /// A page on its way: the copy counts if nobody took the slot meanwhile.
+  struct Arrival {
+    PageId page;
+    SlotId slot;
+    std::uint32_t generation;
+  };
+  struct Filled {
+    PageId page;
+    SlotId slot;
+    std::uint64_t from;  ///< the tail
+  };
+  /// What a step read, on its way to the host.
+  struct Feedback {
+    std::vector<SequenceId> batch;
+    std::vector<std::uint64_t> stamps;
+    std::vector<std::uint32_t> layers;
+    std::uint32_t pitch = 0;  ///< pages from group to group
+    Mark mark = 0;
+    bool sparse = false;
+  };
+  class Recorder;
+
+  DeviceContents(const DeviceContentsOptions& options, std::unique_ptr<KvDevice> device);
+
+  // Steps (device_contents.cpp).
+  Status make_memory();
+  Result<std::shared_ptr<Tail>> new_tail();
+  Status own_tail(SequenceState& state, bool keep);
+  Status fit(std::span<const Member> batch);
+  Status make_tables(std::uint32_t rows, std::uint32_t pages);
+  void arrive();
+  Status run_layers();
+  Status grow();
+  void note_ops(bool fills);
+  Status send_tables();
+  Status send_chunk();
+  Status send_installs();
+  Status finish_moves();
+  Status move(std::span<const kernels::PagePair> pairs, Lane lane);
+  Status roll_back(const Member& member);
+  kernels::StepShape shape(std::uint32_t sequences, std::uint32_t q_len) const;
+  std::uint64_t address_of_read(SequenceId id, PageId page, std::size_t place) const;
+
+  // What is launched (device_attend.cpp).
+  /// q and out as the kernels want them: dense, [sequences][tokens][q_heads][head_dim].
+  struct Queries {
+    std::uint64_t q = 0, out = 0;
+    bool unpack = false;  ///< out is scratch
+  };
+  Status append_token(std::uint32_t layer, const Tensor& k, const Tensor& v);
+  Status append_chunk(std::uint32_t layer, const Tensor& k, const Tensor& v);
+  Result<std::uint64_t> dense(const Tensor& t, std::uint32_t heads, std::uint32_t tokens,
+                              Block& scratch);
+  Status check_call(std::uint32_t layer, const AttendCall& call, std::uint32_t most) const;
+  Status need(Block& block, Bytes bytes);
+  Status enable_boxes();
+  Status stale_boxes();
+  Status make_boxes(std::uint32_t layer, std::uint32_t row, std::uint32_t rows, std::uint32_t first,
+                    std::uint64_t lengths);
+  Status select(const AttendCall& call, std::uint64_t q);
+  Result<Queries> queries(const AttendCall& call, std::uint32_t most);
+  Status attend_batch(const AttendCall& call, const Queries& io, std::uint32_t q_len, bool codes);
+  Status attend_slices(const AttendCall& call, const Queries& io, std::uint32_t most, bool codes);
+  Status launch_attend(const AttendCall& call, const kernels::StepShape& shape, std::uint32_t row,
+                       std::uint64_t q, std::uint64_t out, std::uint64_t lengths, bool codes);
+  Status note(const kernels::StepShape& shape, std::uint32_t row, std::uint64_t lengths,
+              bool codes);
+  Status codes_out(const AttendCall& call);
+  Status send_feedback();
+  Status take_feedback();
+  Bytes group_words(std::uint32_t layer) const { return Bytes{layer} * rows_.layer_words(); }
+
+  DeviceContentsOptions options_;
+  KvGeometry geometry_;
+  DType dtype_;
+  std::uint32_t page_bytes_;
+  std::unique_ptr<KvDevice> device_;
+  Staging staging_;
+  DeviceRows rows_;
+  runtime::Runtime* runtime_ = nullptr;
+  std::shared_ptr<std::vector<runtime::PageOp>> ops_;  ///< written down by the recorder
+  std::unordered_map<SequenceId, SequenceState> sequences_;
+  std::uint64_t stamps_ = 0;
+  std::vector<Block> spare_tails_;
+  std::vector<Block> kept_;  ///< outgrown, but captured graphs name them
+
+  Block hbm_, home_, tables_, lengths_, reads_, answer_;
+  Block boxes_, selection_, counts_, mass_, peak_, pairs_, totals_, workspace_, k_, v_, q_, out_;
+  bool boxes_on_ = false;
+  std::vector<std::uint32_t> boxes_from_;  ///< by row: first page whose box is not made
+
+  Mode mode_ = Mode::kIdle;
+  std::vector<Member> batch_;
+  std::uint32_t layer_ = 0;
+  bool appended_ = false;
+  bool attended_ = false;
+  bool captured_ = false;            ///< of this step's calls, some
+  std::uint32_t captured_rows_ = 0;  ///< of a step whose calls were all captured
+  ChoiceRule rule_;                  ///< of the step's last selection
+  bool sparse_ = false;              ///< some layer selected
+  ChoiceRule captured_rule_;
+  bool captured_sparse_ = false;
+  std::uint32_t told_next_ = 0;
+  std::uint64_t chunk_before_ = 0, chunk_tokens_ = 0, chunk_carried_ = 0, chunk_copies_ = 0;
+  std::uint64_t lengths_before_ = 0;
+  std::uint32_t chunk_pages_ = 0;
+  std::vector<kernels::PagePair> installs_, write_backs_;
+  std::vector<Arrival> arrivals_;
+  std::vector<Filled> filled_;
+  Feedback feedback_;
+  Block told_;
+  std::uint64_t moved_ = 0;
+  ContentsStats stats_;
+};
+
+}  // namespace lehr::contents
