@@ -77,16 +77,4 @@ void MigrationGuard::step_ended(Step step, Seconds predicted, Seconds taken,
   state_ = State::kOpen;
 }
 
-const char* MigrationGuard::reason() const {
-  switch (state_) {
-    case State::kRecalibrating:
-      return "migrations paused: steps took other times than predicted";
-    case State::kThrashing:
-      return "no promotions: the batch reads more in a step than HBM holds, and they leave unread";
-    case State::kOpen:
-      break;
-  }
-  return "open";
-}
-
 }  // namespace lehr::placement

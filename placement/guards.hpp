@@ -7,6 +7,7 @@
 
 #include "kernels/base/ids.hpp"
 #include "kernels/base/units.hpp"
+#include "placement/policy.hpp"
 
 namespace lehr::placement {
 
@@ -50,10 +51,14 @@ class MigrationGuard {
                   std::uint64_t capacity, std::vector<PageId>& undo);
 
   State state() const { return state_; }
-  /// One line for reports.
-  const char* reason() const;
   std::uint32_t pauses() const { return pauses_; }
   bool open() const { return state_ == State::kOpen; }
+  /// What a policy that asks it says of itself.
+  Restraint restraint() const {
+    return state_ == State::kOpen        ? Restraint::kNone
+           : state_ == State::kThrashing ? Restraint::kThrashing
+                                         : Restraint::kWrongPredictions;
+  }
 
  private:
   void read(PageId page);

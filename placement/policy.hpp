@@ -32,6 +32,13 @@ struct PolicyTraits {
   std::uint32_t needs_odds = 0;  ///< steps ahead of which it reads the odds (LayerView::forecast)
 };
 
+/// What keeps a policy from moving pages ahead of need.
+enum class Restraint : std::uint8_t {
+  kNone,
+  kWrongPredictions,  ///< steps took other times than foretold, or the predictor's odds are off
+  kThrashing,         ///< a step reads more than HBM holds, and what was promoted left unread
+};
+
 /// Decides where pages should live. One instance serves one replay or runtime; not thread-safe.
 /// Called once a layer with the whole batch, never once a page. Deterministic: the same calls and
 /// seed give the same plans on every machine.
@@ -55,6 +62,9 @@ class Policy {
   /// add_pages. Contract, checked by plan_check: every drop is evictable and named once; installs
   /// are missed pages; free_slots + drops >= must_free + installs + promotions.
   virtual void decide(const LayerView& view, LayerPlan& plan) = 0;
+
+  /// As of the last decide(), for reports.
+  virtual Restraint restraint() const { return Restraint::kNone; }
 };
 
 /// One policy: a file that defines this, and a line in the build list.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "placement/cold_list.hpp"
@@ -55,9 +56,10 @@ class LfuImportance final : public Policy {
     rule_.full = full_rate(half_life_);
     const auto weights = [&p](double importance_share) {
       const double sum = p.at("frequency-weight") + p.at("importance-weight");
-      return GhostDuel::Weights{
-          static_cast<std::uint32_t>((1 - importance_share) * sum * 256 + 0.5),
-          static_cast<std::uint32_t>(importance_share * sum * 256 + 0.5)};
+      const auto in_256 = [sum](double share) {
+        return static_cast<std::uint32_t>(std::lround(share * sum * 256));
+      };
+      return GhostDuel::Weights{in_256(1 - importance_share), in_256(importance_share)};
     };
     const double sum = p.at("frequency-weight") + p.at("importance-weight");
     const double given = sum > 0 ? p.at("importance-weight") / sum : 0;
@@ -103,17 +105,7 @@ class LfuImportance final : public Policy {
     set_time(view.step);
     add_pages(view.filled, {}, view.pages);
     if (view.step / window_ != ranked_window_) rank(view.step / window_);
-    for (std::size_t i = 0; i < view.selected.size(); ++i) {
-      note(view.selected[i], view.mass.empty() ? kNoMass : view.mass[i],
-           view.peak.empty() ? kNoMass : view.peak[i]);
-    }
-    if (tunes_) {
-      duel_.observe(view.selected, cold_.size(), {visits_, mass_, peak_, born_}, rule_);
-      recency_.rewind();
-      for (std::size_t i = 0; i < view.selected.size(); ++i) {
-        if (view.hit[i] != 0) recency_.move_to_newest(0, view.selected[i]);
-      }
-    }
+    note_reads(view);
     if (!by_recency()) {
       cold_.sweep(view.layers, headroom_,
                   [this](std::span<const PageId> pages, std::span<std::uint16_t> out) {
@@ -127,19 +119,7 @@ class LfuImportance final : public Policy {
       if (v == kNoPage) break;
       drop(v, plan);
     }
-    free = free > view.must_free ? free - view.must_free : 0;
-    for (const PageId page : view.missed) {
-      if (free > 0) {
-        --free;
-      } else {
-        const PageId v = coldest(view.pages.guard);
-        if (v == kNoPage) break;
-        if (!by_recency() && !better(page, v)) continue;
-        drop(v, plan);
-      }
-      keep(page);
-      plan.install.push_back(page);
-    }
+    install(view, free > view.must_free ? free - view.must_free : 0, plan);
   }
 
  private:
@@ -182,6 +162,34 @@ class LfuImportance final : public Policy {
     window_now_ = static_cast<std::uint16_t>(step / window_);
     rule_.step = static_cast<std::uint16_t>(step);
     rule_.now = static_cast<std::uint32_t>(units - base_);
+  }
+
+  void note_reads(const LayerView& view) {
+    for (std::size_t i = 0; i < view.selected.size(); ++i) {
+      note(view.selected[i], view.mass.empty() ? kNoMass : view.mass[i],
+           view.peak.empty() ? kNoMass : view.peak[i]);
+    }
+    if (!tunes_) return;
+    duel_.observe(view.selected, cold_.size(), {visits_, mass_, peak_, born_}, rule_);
+    recency_.rewind();
+    for (std::size_t i = 0; i < view.selected.size(); ++i) {
+      if (view.hit[i] != 0) recency_.move_to_newest(0, view.selected[i]);
+    }
+  }
+
+  void install(const LayerView& view, std::uint32_t free, LayerPlan& plan) {
+    for (const PageId page : view.missed) {
+      if (free > 0) {
+        --free;
+      } else {
+        const PageId v = coldest(view.pages.guard);
+        if (v == kNoPage) break;
+        if (!by_recency() && !better(page, v)) continue;
+        drop(v, plan);
+      }
+      keep(page);
+      plan.install.push_back(page);
+    }
   }
 
   void note(PageId id, MassCode mass, MassCode peak) {
@@ -310,7 +318,7 @@ class LfuImportance final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& lfu_importance_descriptor() {
-  static const PolicyDescriptor descriptor{
+  static const PolicyDescriptor kDescriptor{
       "lfu-importance",
       "score of frequency and attention mass; promotes above and demotes below a rank",
       kParameters,
@@ -320,7 +328,7 @@ const PolicyDescriptor& lfu_importance_descriptor() {
       },
       nullptr,
   };
-  return descriptor;
+  return kDescriptor;
 }
 
 }  // namespace lehr::placement

@@ -358,7 +358,7 @@ class Adaptive final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& sa_adaptive_descriptor() {
-  static const PolicyDescriptor descriptor{
+  static const PolicyDescriptor kDescriptor{
       "sa-adaptive",
       "annealing over pages valued by their reads in an adapting window of past steps",
       kParameters,
@@ -366,7 +366,7 @@ const PolicyDescriptor& sa_adaptive_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Adaptive>(p); },
       nullptr,
   };
-  return descriptor;
+  return kDescriptor;
 }
 
 }  // namespace lehr::placement

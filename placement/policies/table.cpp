@@ -27,13 +27,15 @@ constexpr std::array kParameters{
                   0, 1},
     ParameterInfo{"guards", "1: promotions stop while predictions are wrong or HBM thrashes", 1, 0,
                   1},
+    ParameterInfo{"sinks", "first pages of a context, which leave only if nothing else can", 1, 0,
+                  65536},
 };
 
 constexpr std::uint32_t kLongestBurst = 128;
 constexpr double kUnknown = -1e6;  ///< key of pages of which nothing is known, below all others
 constexpr double kDoubt = 8;       ///< pages that have to be promoted before what came of it counts
 constexpr double kLately = 0.97;
-constexpr double kLeavesFirst = -1e12;
+constexpr double kSink = 1e300;     ///< key of a sink, above all others
 constexpr double kSlack = 1.0 / 8;  ///< by how much hidden time may change before costs follow
 
 }  // namespace
@@ -48,7 +50,8 @@ Table::Table(const Parameters& p)
       gain_(p.at("gain")),
       ahead_(static_cast<std::uint32_t>(p.at("ahead"))),
       fill_(p.at("fill") != 0),
-      budget_(p.at("budget") != 0) {}
+      budget_(p.at("budget") != 0),
+      sinks_(static_cast<std::uint32_t>(p.at("sinks"))) {}
 
 void Table::begin(const PolicyContext& context) {
   context_ = context;
@@ -75,11 +78,17 @@ void Table::forget(std::span<const PageId> pages) {
   }
 }
 
+/// Of a page of which nothing is known yet: the latest positions stay longest.
+double Table::key_unknown(PageId page, const PageColumns& columns) const {
+  const std::uint32_t position = columns.position[page];
+  return position < sinks_ ? kSink : kUnknown + position;
+}
+
 void Table::add_pages(std::span<const PageId> pages, std::span<const Tick> /*first_use*/,
                       const PageColumns& columns) {
   forget(pages);
   for (const PageId p : pages) {  // the latest positions first, as HBM was filled
-    if (columns.in_hbm(p)) keys_.set(p, kUnknown + columns.position[p]);
+    if (columns.in_hbm(p)) keys_.set(p, key_unknown(p, columns));
   }
 }
 
@@ -91,6 +100,7 @@ void Table::remove_pages(std::span<const PageId> pages) {
 }
 
 double Table::key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const {
+  if (view.pages.position[page] < sinks_) return kSink;
   const std::uint16_t sequence = view.pages.sequence[page];
   const double context = sequence < distance_.size() ? distance_[sequence] : 0;
   const double to_tail = std::max(0.0, context - view.pages.position[page]);
@@ -115,14 +125,10 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   keys_.rewind();
   collect_arrivals(view);
   for (const PageId p : view.filled) {
-    if (view.pages.in_hbm(p)) keys_.set(p, kUnknown);
+    if (view.pages.in_hbm(p)) keys_.set(p, key_unknown(p, view.pages));
   }
   if (new_step) check_prediction(view);
   rekey(view);
-  for (const PageId p : undo_) {
-    if (keys_.contains(p) && view.pages.evictable(p)) keys_.set(p, kLeavesFirst);
-  }
-  undo_.clear();
   note_layer(view);
   if (new_step) plan_step(view);
   step_reads_ += view.selected.size();
@@ -131,6 +137,7 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   if (!cost_.empty()) taken_ += cost_[0].at(missed);
 
   std::uint32_t free = view.free_slots;
+  roll_back(view, free, plan);
   while (free < view.must_free && make_room(HUGE_VAL, view, plan)) ++free;
   free = free > view.must_free ? free - view.must_free : 0;
   install_misses(view, free, plan);
@@ -161,8 +168,8 @@ void Table::weigh_misses(const LayerView& view) {
 void Table::check_prediction(const LayerView& view) {
   if (!guarded_ || cost_.empty() || view.odds.empty()) return;
   const Seconds control = context_.platform->control_per_layer * layers_;
-  if (predicted_ > 0 && taken_ > 0) {
-    // A predictor whose odds are off says so: that is a wrong prediction, whatever the step took.
+  // A predictor whose odds are off says so: that is a wrong prediction, whatever the step took.
+  if (view.forecast.paused || (predicted_ > 0 && taken_ > 0)) {
     const Seconds foretold = view.forecast.paused ? 0 : predicted_;
     guard_.step_ended(view.step, foretold, taken_ + control, step_reads_, view.capacity, undo_);
   }
@@ -185,6 +192,22 @@ void Table::check_prediction(const LayerView& view) {
   step_reads_ = 0;
   promised_ *= kLately;
   delivered_ *= kLately;
+}
+
+/// What was promoted on the word of a wrong prediction and has not been read goes at once.
+void Table::roll_back(const LayerView& view, std::uint32_t& free, LayerPlan& plan) {
+  for (const PageId p : undo_) {
+    if (!keys_.contains(p) || !view.pages.evictable(p)) continue;
+    give_up(p, view, plan);
+    ++free;
+  }
+  undo_.clear();
+}
+
+void Table::give_up(PageId page, const LayerView& view, LayerPlan& plan) {
+  keys_.erase(page);
+  expected_[view.pages.layer[page]] += static_cast<double>(odds_of(page, view));
+  plan.drop.push_back(page);
 }
 
 void Table::rekey(const LayerView& view) {
@@ -225,9 +248,7 @@ bool Table::outside(const Wanted& w, const PageColumns& columns) const {
 bool Table::make_room(double key, const LayerView& view, LayerPlan& plan) {
   const PageId v = keys_.lowest(view.pages.guard);
   if (v == kNoPage || keys_.key(v) >= key) return false;
-  keys_.erase(v);
-  expected_[view.pages.layer[v]] += static_cast<double>(odds_of(v, view));
-  plan.drop.push_back(v);
+  give_up(v, view, plan);
   return true;
 }
 
@@ -360,7 +381,7 @@ void Table::fill_burst(const LayerView& view, LayerPlan& plan) {
 }
 
 const PolicyDescriptor& table_descriptor() {
-  static const PolicyDescriptor descriptor{
+  static const PolicyDescriptor kDescriptor{
       "table",
       "keeps and fetches what is likely to be read soonest, by a predictor's odds",
       kParameters,
@@ -368,7 +389,7 @@ const PolicyDescriptor& table_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Table>(p); },
       nullptr,
   };
-  return descriptor;
+  return kDescriptor;
 }
 
 }  // namespace lehr::placement

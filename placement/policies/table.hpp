@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -28,6 +29,7 @@ class Table : public Policy {
                  const PageColumns& columns) override;
   void remove_pages(std::span<const PageId> pages) override;
   void decide(const LayerView& view, LayerPlan& plan) override;
+  Restraint restraint() const override { return guarded_ ? guard_.restraint() : Restraint::kNone; }
 
  protected:
   static constexpr double kStepsAhead = 8;  ///< for which a page's odds are taken to hold
@@ -44,11 +46,14 @@ class Table : public Policy {
   virtual void note_layer(const LayerView& /*view*/) {}
 
   double key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const;
+  /// In [0, 1] whatever the predictor says; what is no number counts as nothing.
   static float odds_of(PageId page, const LayerView& view) {
-    return view.odds.empty() ? 0.0F : view.odds[page];
+    const float odds = view.odds.empty() ? 0.0F : view.odds[page];
+    return odds > 0 ? std::min(odds, 1.0F) : 0.0F;
   }
   /// Steps since the last read; 0 if read in `now`. Large if never read.
   std::uint32_t gap(PageId page, Step now) const { return now - last_read_[page]; }
+  double key_unknown(PageId page, const PageColumns& columns) const;
   bool outside(const Wanted& w, const PageColumns& columns) const;
   bool may_promote(const Wanted& w, Step step) const {
     return !guarded_ || guard_.may_cross(w.page, step, kStepsAhead * static_cast<double>(w.odds));
@@ -73,6 +78,7 @@ class Table : public Policy {
 
   void forget(std::span<const PageId> pages);
   void check_prediction(const LayerView& view);
+  void roll_back(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
   void weigh_misses(const LayerView& view);
   void rekey(const LayerView& view);
   void install_misses(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
@@ -83,6 +89,7 @@ class Table : public Policy {
   void expect_less(std::uint32_t layer, float odds) {
     expected_[layer] = std::max(0.0, expected_[layer] - static_cast<double>(odds));
   }
+  void give_up(PageId page, const LayerView& view, LayerPlan& plan);
   bool make_room(double key, const LayerView& view, LayerPlan& plan);
 
   bool guarded_;
@@ -93,6 +100,7 @@ class Table : public Policy {
   std::uint32_t ahead_;
   bool fill_;
   bool budget_;
+  std::uint32_t sinks_;
 
   std::vector<Step> last_read_;  ///< by page
   Step step_ = 0;

@@ -5,7 +5,7 @@
 namespace lehr::placement {
 
 const PolicyDescriptor& unlimited_descriptor() {
-  static const PolicyDescriptor descriptor{
+  static const PolicyDescriptor kDescriptor{
       "unlimited",
       "everything in HBM, however large: what tiering is measured against",
       {},
@@ -13,7 +13,7 @@ const PolicyDescriptor& unlimited_descriptor() {
       [](const Parameters&) { return fill_on_read(std::make_unique<FirstTouch>()); },
       nullptr,
   };
-  return descriptor;
+  return kDescriptor;
 }
 
 }  // namespace lehr::placement

@@ -144,7 +144,7 @@ class WTinyLfu final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& w_tinylfu_descriptor() {
-  static const PolicyDescriptor descriptor{
+  static const PolicyDescriptor kDescriptor{
       "w-tinylfu",
       "newcomers stay only against a page that was visited less often",
       kParameters,
@@ -154,7 +154,7 @@ const PolicyDescriptor& w_tinylfu_descriptor() {
         return std::make_unique<WTinyLfu>(p);
       },
   };
-  return descriptor;
+  return kDescriptor;
 }
 
 }  // namespace lehr::placement
