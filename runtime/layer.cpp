@@ -26,83 +26,93 @@ void undo_guards(PageTable& table, std::span<const PageId> selected,
 
 }  // namespace
 
-Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
+Status Runtime::check_group(Layer& layer, const GroupSelection& g) {
   const KvGeometry& shape = options_.geometry;
-  bool with_mass = !groups.empty();
-  bool with_peak = !groups.empty();
-  bool with_future = !groups.empty();
-  layer.named.assign(batch_.size() * shape.kv_heads, 0);
-  for (const GroupSelection& g : groups) {
-    const Sequence* s = find(g.sequence);
-    const auto member = std::find(batch_.begin(), batch_.end(), g.sequence);
-    if (s == nullptr || member == batch_.end()) {
-      return invalid(
-          fmt::format("layer {}: sequence {} takes no part in this step", layer.index, g.sequence));
-    }
-    if (g.kv_head >= shape.kv_heads) {
-      return invalid(
-          fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads),
-          Reason::kOutOfRange);
-    }
-    const auto row = static_cast<std::size_t>(member - batch_.begin());
-    if (std::exchange(layer.named[row * shape.kv_heads + g.kv_head], std::uint8_t{1}) != 0) {
-      return invalid(fmt::format("layer {}: sequence {}, KV head {} is named twice", layer.index,
-                                 g.sequence, g.kv_head));
-    }
-    std::uint64_t expected_from = 0;
-    for (const std::uint32_t p : g.pages) {
-      if (p < expected_from || p >= s->blocks.size()) {
-        return invalid(fmt::format("layer {}, sequence {}, KV head {}: page {} is out of order or "
-                                   "past the {} pages of the context",
-                                   layer.index, g.sequence, g.kv_head, p, s->blocks.size()),
-                       Reason::kOutOfRange);
-      }
-      expected_from = std::uint64_t{p} + 1;
-    }
-    if (!g.next_use.empty() && g.next_use.size() != g.pages.size()) {
-      return invalid("a group's next_use is not aligned with its pages");
-    }
-    with_mass &= g.mass != nullptr;
-    with_peak &= g.peak != nullptr;
-    with_future &= g.pages.empty() || !g.next_use.empty();
+  const Sequence* s = find(g.sequence);
+  const auto member = std::find(batch_.begin(), batch_.end(), g.sequence);
+  if (s == nullptr || member == batch_.end()) {
+    return invalid(
+        fmt::format("layer {}: sequence {} takes no part in this step", layer.index, g.sequence));
   }
-  for (const GroupSelection& g : groups) {
-    const Sequence& s = *sequences_[g.sequence];
-    const PageId offset = table_.group_offset(layer.index, g.kv_head);
-    GroupView view{
-        s.blocks, offset,   g.mass,   g.peak, static_cast<std::uint32_t>(layer.selected.size()),
-        0,        s.number, g.kv_head};
-    const auto tail = static_cast<std::uint32_t>(s.blocks.size() - 1);
-    for (std::size_t i = 0; i < g.pages.size(); ++i) {
-      const std::uint32_t index = g.pages[i];
-      if (index == tail) break;  // the last one: ascending
-      const PageId page = s.blocks[index] + offset;
-      if (table_.last_tick[page] == layer.tick)
-        continue;  // shared and selected by another sequence too
-      layer.tick_before.push_back(table_.last_tick[page]);
-      table_.last_tick[page] = layer.tick;
-      ++table_.guard[page];
-      layer.selected.push_back(page);
-      const bool hit = resident(table_.residency[page], kHbm);
-      layer.hit.push_back(hit ? 1 : 0);
-      if (!hit) layer.missed.push_back(page);
-      if (with_mass) layer.mass.push_back(g.mass[index]);
-      if (with_peak) layer.peak.push_back(g.peak[index]);
-      if (with_future) layer.next_use.push_back(g.next_use[i]);
-    }
-    view.count = static_cast<std::uint32_t>(layer.selected.size()) - view.first;
-    layer.groups.push_back(view);
+  if (g.kv_head >= shape.kv_heads) {
+    return invalid(
+        fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads),
+        Reason::kOutOfRange);
   }
+  const auto row = static_cast<std::size_t>(member - batch_.begin());
+  if (std::exchange(layer.named[row * shape.kv_heads + g.kv_head], std::uint8_t{1}) != 0) {
+    return invalid(fmt::format("layer {}: sequence {}, KV head {} is named twice", layer.index,
+                               g.sequence, g.kv_head));
+  }
+  std::uint64_t expected_from = 0;
+  for (const std::uint32_t p : g.pages) {
+    if (p < expected_from || p >= s->blocks.size()) {
+      return invalid(fmt::format("layer {}, sequence {}, KV head {}: page {} is out of order or "
+                                 "past the {} pages of the context",
+                                 layer.index, g.sequence, g.kv_head, p, s->blocks.size()),
+                     Reason::kOutOfRange);
+    }
+    expected_from = std::uint64_t{p} + 1;
+  }
+  if (!g.next_use.empty() && g.next_use.size() != g.pages.size()) {
+    return invalid("a group's next_use is not aligned with its pages");
+  }
+  return {};
+}
+
+void Runtime::select_pages(Layer& layer, const GroupSelection& g, Told told) {
+  const Sequence& s = *sequences_[g.sequence];
+  const PageId offset = table_.group_offset(layer.index, g.kv_head);
+  GroupView view{
+      s.blocks, offset,   g.mass,   g.peak, static_cast<std::uint32_t>(layer.selected.size()),
+      0,        s.number, g.kv_head};
+  const auto tail = static_cast<std::uint32_t>(s.blocks.size() - 1);
+  for (std::size_t i = 0; i < g.pages.size(); ++i) {
+    const std::uint32_t index = g.pages[i];
+    if (index == tail) break;  // the last one: ascending
+    const PageId page = s.blocks[index] + offset;
+    if (table_.last_tick[page] == layer.tick)
+      continue;  // shared and selected by another sequence too
+    layer.tick_before.push_back(table_.last_tick[page]);
+    table_.last_tick[page] = layer.tick;
+    ++table_.guard[page];
+    layer.selected.push_back(page);
+    const bool hit = resident(table_.residency[page], kHbm);
+    layer.hit.push_back(hit ? 1 : 0);
+    if (!hit) layer.missed.push_back(page);
+    if (told.mass) layer.mass.push_back(g.mass[index]);
+    if (told.peak) layer.peak.push_back(g.peak[index]);
+    if (told.future) layer.next_use.push_back(g.next_use[i]);
+  }
+  view.count = static_cast<std::uint32_t>(layer.selected.size()) - view.first;
+  layer.groups.push_back(view);
+}
+
+/// When a page that became full is read next, by what its group's selection says.
+Tick Runtime::next_use_of_filled(const Layer& layer, PageId page,
+                                 std::span<const GroupSelection> groups) {
+  Tick next = kNever;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const GroupView& view = layer.groups[g];
+    if (view.blocks.size() >= 2 && view.page(view.blocks.size() - 2) == page)
+      next = std::min(next, groups[g].filled_next_use);  // of forks: whoever comes first
+  }
+  return next;
+}
+
+Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
+  layer.named.assign(batch_.size() * options_.geometry.kv_heads, 0);
+  Told told{!groups.empty(), !groups.empty(), !groups.empty()};
+  for (const GroupSelection& g : groups) {
+    LEHR_TRY(check_group(layer, g));
+    told.mass &= g.mass != nullptr;
+    told.peak &= g.peak != nullptr;
+    told.future &= g.pages.empty() || !g.next_use.empty();
+  }
+  for (const GroupSelection& g : groups) select_pages(layer, g, told);
   for (const PageId page : filled_[layer.index]) {
     layer.filled.push_back(page);
-    if (!with_future) continue;
-    Tick next = kNever;
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      const GroupView& view = layer.groups[g];
-      if (view.blocks.size() >= 2 && view.page(view.blocks.size() - 2) == page)
-        next = groups[g].filled_next_use;
-    }
-    layer.filled_next_use.push_back(next);
+    if (told.future) layer.filled_next_use.push_back(next_use_of_filled(layer, page, groups));
   }
   return {};
 }

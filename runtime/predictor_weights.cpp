@@ -17,10 +17,10 @@ __asm__(".section .rodata\n"
         "lehr_weights_end:\n"
         ".previous\n");
 // clang-format on
-extern "C" {
+extern "C" {  // NOLINTBEGIN(readability-identifier-naming): labels of the assembler text above
 __attribute__((visibility("hidden"))) extern const std::byte lehr_weights_begin;
 __attribute__((visibility("hidden"))) extern const std::byte lehr_weights_end;
-}
+}  // NOLINTEND(readability-identifier-naming)
 
 namespace lehr::runtime {
 

@@ -93,7 +93,7 @@ Status Runtime::begin_deciding() {
   told.seed = context.seed;
   told.weights = options_.predictor_weights;
   predictor_ = std::move(predictor);
-  const Status begun = predictor_->begin(told);
+  Status begun = predictor_->begin(told);
   options_.predictor_weights = {};
   return begun;
 }
@@ -142,13 +142,13 @@ std::uint64_t Runtime::live_sequences() const {
 }
 
 Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
-  static constexpr const char* too_many = "more than 2^31 pages";
+  static constexpr const char* kTooMany = "more than 2^31 pages";
   const KvGeometry& g = options_.geometry;
   std::uint64_t full = 0;
   const std::uint64_t live = live_sequences();
   for (const SequenceInfo& info : infos) {
     const std::uint64_t blocks = info.prompt_tokens / g.page_tokens;
-    if (blocks > kNoPage / 2 / g.groups()) return refused(Reason::kOverBudget, too_many);
+    if (blocks > kNoPage / 2 / g.groups()) return refused(Reason::kOverBudget, kTooMany);
     const std::uint64_t pages = blocks * g.groups();
     if (!info.first_use.empty() && info.first_use.size() != pages) {
       return invalid(fmt::format("first_use holds {} ticks for {} prompt pages",
@@ -156,7 +156,7 @@ Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
     }
     full += pages;
   }
-  if (full > kNoPage / 2) return refused(Reason::kOverBudget, too_many);
+  if (full > kNoPage / 2) return refused(Reason::kOverBudget, kTooMany);
   const std::uint64_t room = room_below_hbm();
   if (full > room) {
     return refused(Reason::kNoSpace,
@@ -206,6 +206,24 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
   return ids;
 }
 
+/// A new page goes where it starts: a full one home and, while there is room, to HBM; a tail, which
+/// holds `written` of its tokens, in HBM only.
+void Runtime::place_page(PageId page, std::uint32_t written, std::vector<PageOp>& ops) {
+  const bool partial = written != 0;
+  if (!partial) {
+    const Status placed = home_.place(page, moves_bytes_ ? &ops : nullptr);
+    LEHR_CHECK(1, placed.has_value());  // check_room has counted
+  }
+  if (options_.cold || !table_.reserve(page, kHbm)) return;
+  table_.mark_valid(page, kHbm);
+  if (partial) {
+    table_.flags[page] |= kTail;
+    ++table_.guard[page];
+  }
+  ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
+                 table_.slot[kHbm][page], table_.slot[kHbm][page], written});
+}
+
 /// The fixed starting point of a replay, for the blocks from `first` on: home copies of full pages,
 /// then HBM by position descending, layer, KV head.
 void Runtime::place_blocks(std::span<const SequenceId> ids, std::size_t first,
@@ -216,23 +234,10 @@ void Runtime::place_blocks(std::span<const SequenceId> ids, std::size_t first,
   for (std::size_t b = longest; b-- > first;) {
     for (std::uint32_t group = 0; group < g.groups(); ++group) {
       for (const SequenceId id : ids) {
-        Sequence& s = *sequences_[id];
+        const Sequence& s = *sequences_[id];
         if (b >= s.blocks.size()) continue;
-        const PageId page = s.blocks[b] + group * PageTable::kRun;
         const bool partial = (b + 1) * g.page_tokens > s.tokens;
-        if (!partial) {
-          const Status placed = home_.place(page, moves_bytes_ ? &ops : nullptr);
-          LEHR_CHECK(1, placed.has_value());  // check_room has counted
-        }
-        if (options_.cold || !table_.reserve(page, kHbm)) continue;
-        table_.mark_valid(page, kHbm);
-        if (partial) {
-          table_.flags[page] |= kTail;
-          ++table_.guard[page];
-        }
-        ops.push_back({PageOp::Kind::kFill, kHbm, kHbm, page, table_.version[page],
-                       table_.slot[kHbm][page], table_.slot[kHbm][page],
-                       partial ? tail_tokens(s) : 0});
+        place_page(s.blocks[b] + group * PageTable::kRun, partial ? tail_tokens(s) : 0, ops);
       }
     }
   }
@@ -378,6 +383,20 @@ Status Runtime::release(SequenceId id) {
   return {};
 }
 
+/// A tail that nobody writes for a while gets a copy at home, and is a tail no longer.
+Status Runtime::send_tail_home(PageId page, placement::LayerLoad& load, std::vector<PageOp>& ops) {
+  LEHR_TRY(home_.reserve(page, load, nullptr));
+  load.link[to_home_].add(page_bytes_);
+  if (moves_bytes_) {
+    ops.push_back({PageOp::Kind::kCopy, kHbm, home_.home(), page, table_.version[page],
+                   table_.slot[kHbm][page], table_.slot[home_.home()][page]});
+  }
+  table_.mark_valid(page, home_.home());
+  table_.flags[page] &= static_cast<std::uint8_t>(~kTail);
+  --table_.guard[page];
+  return {};
+}
+
 Status Runtime::suspend(SequenceId id) {
   if (in_step_) return invalid("a sequence cannot be suspended inside a step");
   Sequence* s = find(id);
@@ -396,24 +415,15 @@ Status Runtime::suspend(SequenceId id) {
   placement::LayerLoad load;
   for (const PageId base : s->blocks) {
     if (table_.block_refs(base) > 1) continue;
+    const bool tail = partial && base == s->blocks.back();
     for (std::uint32_t group = 0; group < groups; ++group) {
       const PageId page = base + group * PageTable::kRun;
       if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
       if (!resident(table_.residency[page], kHbm)) continue;
-      if ((table_.flags[page] & kTail) != 0 && base == s->blocks.back() && partial) {
-        LEHR_TRY(home_.reserve(page, load, nullptr));
-        load.link[to_home_].add(page_bytes_);
-        if (moves_bytes_) {
-          ops.push_back({PageOp::Kind::kCopy, kHbm, home_.home(), page, table_.version[page],
-                         table_.slot[kHbm][page], table_.slot[home_.home()][page]});
-        }
-        table_.mark_valid(page, home_.home());
-        table_.flags[page] &= static_cast<std::uint8_t>(~kTail);
-        --table_.guard[page];
-      }
+      if (tail && (table_.flags[page] & kTail) != 0) LEHR_TRY(send_tail_home(page, load, ops));
       if (table_.guard[page] != 0) continue;
       drop_from_hbm(page);
-      if (base != s->blocks.back() || !partial) left.push_back(page);
+      if (!tail) left.push_back(page);
     }
   }
   tell_policy_left(left);

@@ -155,11 +155,21 @@ class Runtime {
   void leave_blocks(Sequence& sequence, std::size_t first);
   void append_token(Sequence& sequence);
   void own_tail(Sequence& sequence);
+  void place_page(PageId page, std::uint32_t written, std::vector<PageOp>& ops);
   void place_blocks(std::span<const SequenceId> ids, std::size_t first, std::vector<PageOp>& ops);
   void fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops);
 
+  Status send_tail_home(PageId page, placement::LayerLoad& load, std::vector<PageOp>& ops);
+
   // The layer, in the order in which it happens (layer.cpp).
   struct Layer;
+  struct Told {  ///< what all groups of a layer say of their pages
+    bool mass, peak, future;
+  };
+  Status check_group(Layer& layer, const GroupSelection& group);
+  void select_pages(Layer& layer, const GroupSelection& group, Told told);
+  static Tick next_use_of_filled(const Layer& layer, PageId page,
+                                 std::span<const GroupSelection> groups);
   Status resolve(Layer& layer, std::span<const GroupSelection> groups);
   Status stage_missing(Layer& layer);
   void find_tails(Layer& layer);

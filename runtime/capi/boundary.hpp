@@ -105,14 +105,14 @@ Status not_null(const T* pointer, const char* what) {
 /// Copies a caller's struct of any known size; what it lacks is 0.
 template <class T>
 Result<T> read_struct(const T* given, const char* what) {
-  constexpr std::size_t first_size = kFirstSize<T>;
+  constexpr std::size_t kLeast = kFirstSize<T>;
   LEHR_TRY(not_null(given, what));
   std::uint32_t size = 0;
   std::memcpy(&size, given, sizeof(size));
-  if (size < first_size) {
+  if (size < kLeast) {
     return Error{Code::kInvalid, Reason::kOutOfRange,
                  std::string(what) + ": struct_size " + std::to_string(size) +
-                     ", expected at least " + std::to_string(first_size)};
+                     ", expected at least " + std::to_string(kLeast)};
   }
   if (size > (1U << 16)) {
     return Error{Code::kInvalid, Reason::kOutOfRange,
@@ -134,14 +134,14 @@ Result<T> read_struct(const T* given, const char* what) {
 /// The size of a caller's struct: at least that of its first release, at most what is sane.
 template <class T>
 Result<std::uint32_t> check_size(const T* out, const char* what) {
-  constexpr std::size_t first_size = kFirstSize<T>;
+  constexpr std::size_t kLeast = kFirstSize<T>;
   LEHR_TRY(not_null(out, what));
   std::uint32_t size = 0;
   std::memcpy(&size, out, sizeof(size));
-  if (size < first_size || size > (1U << 16)) {
+  if (size < kLeast || size > (1U << 16)) {
     return Error{Code::kInvalid, Reason::kOutOfRange,
                  std::string(what) + ": struct_size " + std::to_string(size) +
-                     ", expected at least " + std::to_string(first_size)};
+                     ", expected at least " + std::to_string(kLeast)};
   }
   return size;
 }

@@ -50,7 +50,7 @@ Registry* Registry::get() {
   return registry->is_forked() ? nullptr : registry;
 }
 
-std::uint64_t Registry::add(std::shared_ptr<Instance> instance) {
+std::uint64_t Registry::add(const std::shared_ptr<Instance>& instance) {
   const std::lock_guard<std::mutex> hold(mutex_);
   const std::uint64_t id = instances_.insert(instance);
   instance->tag = static_cast<std::uint8_t>(id & 0xFF);

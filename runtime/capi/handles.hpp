@@ -53,7 +53,7 @@ class Registry {
   /// Null in a forked child of a process that used the library.
   static Registry* get();
 
-  std::uint64_t add(std::shared_ptr<Instance> instance);
+  std::uint64_t add(const std::shared_ptr<Instance>& instance);
   /// Calls under way keep what they found alive.
   Result<std::shared_ptr<Instance>> find(std::uint64_t handle);
   Result<std::shared_ptr<Instance>> remove(std::uint64_t handle);

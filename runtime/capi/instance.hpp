@@ -20,7 +20,7 @@ enum class MachineKind : std::int32_t { kSim = 0, kHost = 1, kCuda = 2 };
 
 /// What a lehr_runtime handle stands for.
 struct Instance {
-  explicit Instance(std::uint32_t seed_) : seed(seed_), sequences(seed_) {}
+  explicit Instance(std::uint32_t handle_seed) : seed(handle_seed), sequences(handle_seed) {}
 
   std::uint32_t seed;
   std::uint8_t tag = 0;

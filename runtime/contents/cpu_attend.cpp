@@ -341,9 +341,12 @@ void box_of(const PageShape& shape, const std::byte* page, float* box, AttendScr
       high = std::max(high, x);
       whole &= !std::isnan(x);
     }
-    // A page with a NaN is always chosen, never lost.
-    box[c] = whole ? low : kNothing;
-    box[shape.dim + c] = whole ? high : std::numeric_limits<float>::infinity();
+    if (!whole) {  // a page with a NaN is always chosen, never lost
+      low = kNothing;
+      high = std::numeric_limits<float>::infinity();
+    }
+    box[c] = low;
+    box[shape.dim + c] = high;
   }
 }
 

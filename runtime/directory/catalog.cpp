@@ -454,36 +454,38 @@ void Catalog::finish_write(const WriteDown& write, bool ok) {
 // --- checks -------------------------------------------------------------------------------------
 
 Status Catalog::validate() const {
-  for (TierId t = 0; t < kTiers; ++t) {
-    std::vector<bool> seen(options_.slots[t], false);
-    std::uint32_t used = 0;
-    std::uint32_t clean = 0;
-    std::uint32_t dirty = 0;
-    for (ObjectId id = 0; id < objects_.size(); ++id) {
-      const Object& o = objects_[id];
-      if (!o.live) continue;
-      const Residency holds = static_cast<Residency>(o.valid | o.pending | o.doomed);
-      if (resident(holds, t) != (o.slot[t] != kNoSlot))
-        return internal_error("a slot without a copy");
-      if (o.queue[t] != wanted_queue(o, t)) return internal_error("an object in the wrong queue");
-      clean += o.queue[t] == kClean ? 1 : 0;
-      dirty += o.queue[t] == kDirty ? 1 : 0;
-      if (o.slot[t] == kNoSlot) continue;
-      if (o.slot[t] >= seen.size() || seen[o.slot[t]])
-        return internal_error("a slot with two owners");
-      seen[o.slot[t]] = true;
-      ++used;
-    }
-    for (const SlotId slot : tiers_[t].free) {
-      if (seen[slot]) return internal_error("a slot both free and used");
-      seen[slot] = true;
-    }
-    if (used != tiers_[t].used || used + tiers_[t].free.size() != options_.slots[t]) {
-      return internal_error("slots are lost");
-    }
-    if (clean != tiers_[t].clean || dirty != tiers_[t].dirty)
-      return internal_error("queues are miscounted");
+  for (TierId t = 0; t < kTiers; ++t) LEHR_TRY(validate_tier(t));
+  return {};
+}
+
+Status Catalog::validate_tier(TierId t) const {
+  std::vector<bool> seen(options_.slots[t], false);
+  std::uint32_t used = 0;
+  std::uint32_t clean = 0;
+  std::uint32_t dirty = 0;
+  for (const Object& o : objects_) {
+    if (!o.live) continue;
+    const Residency holds = static_cast<Residency>(o.valid | o.pending | o.doomed);
+    if (resident(holds, t) != (o.slot[t] != kNoSlot))
+      return internal_error("a slot without a copy");
+    if (o.queue[t] != wanted_queue(o, t)) return internal_error("an object in the wrong queue");
+    clean += o.queue[t] == kClean ? 1 : 0;
+    dirty += o.queue[t] == kDirty ? 1 : 0;
+    if (o.slot[t] == kNoSlot) continue;
+    if (o.slot[t] >= seen.size() || seen[o.slot[t]])
+      return internal_error("a slot with two owners");
+    seen[o.slot[t]] = true;
+    ++used;
   }
+  for (const SlotId slot : tiers_[t].free) {
+    if (seen[slot]) return internal_error("a slot both free and used");
+    seen[slot] = true;
+  }
+  if (used != tiers_[t].used || used + tiers_[t].free.size() != options_.slots[t]) {
+    return internal_error("slots are lost");
+  }
+  if (clean != tiers_[t].clean || dirty != tiers_[t].dirty)
+    return internal_error("queues are miscounted");
   return {};
 }
 

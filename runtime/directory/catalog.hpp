@@ -158,6 +158,7 @@ class Catalog {
   void enqueue(ObjectId id, TierId tier, std::uint8_t kind);
   void dequeue(ObjectId id, TierId tier);
   void requeue(ObjectId id);
+  Status validate_tier(TierId tier) const;
   std::uint8_t wanted_queue(const Object& object, TierId tier) const;
   bool has_lower(const Object& object, TierId tier) const;
   ObjectId victim(TierId tier) const;

@@ -194,6 +194,9 @@ class Directory {
   };
 
   Result<TenantId> tenant(const std::string& name);
+  Status check_item(NamespaceId ns, const ItemRequest& item, const std::string& where,
+                    bool load) const;
+  JobItem look_up(NamespaceId ns, const ItemRequest& wanted) const;
   Status check_items(NamespaceId ns, std::span<const ItemRequest> items, bool load);
   Status check_quota(TenantId tenant, std::uint32_t fresh, std::span<const ObjectId> keep,
                      std::vector<Evicted>& evicted);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -25,40 +26,40 @@ Status Directory::check_items(NamespaceId ns, std::span<const ItemRequest> items
   if (jobs_.size() >= options_.most_jobs) {
     return refused(Reason::kOverBudget, fmt::format("job: {} are open, the limit", jobs_.size()));
   }
-  std::unordered_set<std::uint64_t> targets;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    const ItemRequest& item = items[i];
-    const std::string where = fmt::format("job, item {}", i);
-    if (item.key.empty() || item.key.size() > kMostKeyBytes) {
-      return invalid(fmt::format("{}: a key of {} bytes, expected 1 to {}", where, item.key.size(),
-                                 kMostKeyBytes));
+    LEHR_TRY(check_item(ns, items[i], fmt::format("job, item {}", i), load));
+  }
+  if (!load) return {};
+  std::set<std::pair<PoolId, std::uint32_t>> targets;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].pool != 0 && !targets.insert({items[i].pool, items[i].block}).second) {
+      return invalid(fmt::format("job, item {}: block {} is named twice", i, items[i].block));
     }
-    if (item.pool == 0) {
-      if (options_.moves_bytes) return invalid(where + ": no pool");
-      continue;
-    }
-    const Pool* pool = pools_.find(item.pool);
-    if (pool == nullptr)
-      return Error{Code::kStale, Reason::kNone, where + ": the pool is not registered"};
-    if (pool->digest != namespaces_[ns].desc.digest) {
-      return invalid(where + ": the pool's layout is not the namespace's", Reason::kLayoutMismatch);
-    }
-    if (item.block >= pool->desc.blocks) {
-      return invalid(fmt::format("{}: block {} of {}", where, item.block, pool->desc.blocks),
-                     Reason::kOutOfRange);
-    }
-    const std::int32_t use = pool->use[item.block];
-    if (use < 0 || (load && use > 0)) {
-      return refused(Reason::kLeased,
-                     fmt::format("{}: block {} is in use by another job", where, item.block));
-    }
-    if (load && !targets.insert((item.pool << 20) ^ item.block).second) {
-      for (std::size_t j = 0; j < i; ++j) {
-        if (items[j].pool == item.pool && items[j].block == item.block) {
-          return invalid(fmt::format("{}: block {} is named twice", where, item.block));
-        }
-      }
-    }
+  }
+  return {};
+}
+
+Status Directory::check_item(NamespaceId ns, const ItemRequest& item, const std::string& where,
+                             bool load) const {
+  if (item.key.empty() || item.key.size() > kMostKeyBytes) {
+    return invalid(fmt::format("{}: a key of {} bytes, expected 1 to {}", where, item.key.size(),
+                               kMostKeyBytes));
+  }
+  if (item.pool == 0) return options_.moves_bytes ? Status(invalid(where + ": no pool")) : Status{};
+  const Pool* pool = pools_.find(item.pool);
+  if (pool == nullptr)
+    return Error{Code::kStale, Reason::kNone, where + ": the pool is not registered"};
+  if (pool->digest != namespaces_[ns].desc.digest) {
+    return invalid(where + ": the pool's layout is not the namespace's", Reason::kLayoutMismatch);
+  }
+  if (item.block >= pool->desc.blocks) {
+    return invalid(fmt::format("{}: block {} of {}", where, item.block, pool->desc.blocks),
+                   Reason::kOutOfRange);
+  }
+  const std::int32_t use = pool->use[item.block];
+  if (use < 0 || (load && use > 0)) {
+    return refused(Reason::kLeased,
+                   fmt::format("{}: block {} is in use by another job", where, item.block));
   }
   return {};
 }
@@ -158,6 +159,22 @@ Result<JobId> Directory::prepare_store(const StoreRequest& request,
   return id;
 }
 
+/// What a load would do for an item: move it, wait for its store, or miss.
+JobItem Directory::look_up(NamespaceId ns, const ItemRequest& wanted) const {
+  JobItem item;
+  item.pool = wanted.pool;
+  item.block = wanted.block;
+  const ObjectId id = catalog_.find(ns, wanted.key);
+  if (id == kNone) return item;
+  if (catalog_.at(id).valid != 0) {
+    item.state = ItemState::kMove;
+    item.object = id;
+  } else if (catalog_.at(id).pending != 0) {
+    item.state = ItemState::kPending;
+  }
+  return item;
+}
+
 Result<JobId> Directory::prepare_load(const LoadRequest& request,
                                       std::span<const ItemRequest> items) {
   LEHR_TRY(check_items(request.ns, items, true));
@@ -173,27 +190,18 @@ Result<JobId> Directory::prepare_load(const LoadRequest& request,
   job.caller_id = request.caller_id;
   job.claim = request.claim;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    JobItem out;
-    out.pool = items[i].pool;
-    out.block = items[i].block;
     if (claim != nullptr && items[i].pool != claim->pool) {
       return invalid(fmt::format("load, item {}: not of the claim's pool", i));
     }
-    const ObjectId id = catalog_.find(request.ns, items[i].key);
-    if (id != kNone && catalog_.at(id).valid != 0) {
-      out.state = ItemState::kMove;
-      out.object = id;
+    const JobItem& item = job.items.emplace_back(look_up(request.ns, items[i]));
+    if (item.state == ItemState::kMove) {
       ++job.moving;
-    } else if (id != kNone && catalog_.at(id).pending != 0) {
-      out.state = ItemState::kPending;
-    }
-    if (out.state != ItemState::kMove && !request.partial) {
-      if (out.state == ItemState::kPending) {
+    } else if (!request.partial) {
+      if (item.state == ItemState::kPending) {
         return refused(Reason::kPending, fmt::format("load, item {}: the key is being stored", i));
       }
       return not_found(fmt::format("load, item {}: no valid copy", i));
     }
-    job.items.push_back(out);
   }
   if (claim != nullptr && job.moving + claim->open_items > claim->held) {
     const Error error = refused(

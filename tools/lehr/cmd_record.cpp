@@ -30,6 +30,7 @@ int start(const std::vector<std::string>& given) {
                                 kProgram};
   line.insert(line.end(), given.begin(), given.end());
   std::vector<char*> words;
+  words.reserve(line.size() + 1);
   for (std::string& word : line) words.push_back(word.data());
   words.push_back(nullptr);
   execvp(words[0], words.data());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
+#include <exception>
 #include <iostream>
 #include <new>
 #include <system_error>
@@ -9,8 +10,9 @@
 #include "tools/lehr/bus_error.hpp"
 #include "tools/lehr/commands.hpp"
 
-int main(int argc, char** argv) {
-  lehr::tools::explain_bus_errors();
+namespace {
+
+int run(int argc, char** argv) {
   CLI::App app("Lehr: tiered KV caches for transformer inference, replayed and compared", "lehr");
   app.set_version_flag("--version", LEHR_BUILD_VERSION);
   app.require_subcommand(1);
@@ -31,14 +33,24 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? 0 : lehr::tools::kExitUsage;
-  } catch (const std::bad_alloc&) {
-    std::fputs("lehr: out of memory\n", stderr);
-    return lehr::tools::kExitFailure;
-  } catch (const std::system_error& error) {  // fmt's: standard output is full or closed
-    std::fprintf(stderr, "lehr: standard output: %s\n", error.what());
-    return lehr::tools::kExitFailure;
   }
   if (std::fflush(stdout) == 0 && std::cout.flush()) return 0;
   std::fputs("lehr: standard output: cannot write\n", stderr);
+  return lehr::tools::kExitFailure;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  lehr::tools::explain_bus_errors();
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("lehr: out of memory\n", stderr);
+  } catch (const std::system_error& error) {  // fmt's: standard output is full or closed
+    std::fprintf(stderr, "lehr: standard output: %s\n", error.what());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lehr: %s\n", error.what());
+  }
   return lehr::tools::kExitFailure;
 }

@@ -209,7 +209,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   prepared->base.warmup_steps = arguments.warmup;
   const placement::Platform& platform = options.platform;
   options.tier_pages.assign(platform.tiers.size(), 0);
-  for (TierId t = 1; t < platform.tiers.size(); ++t) {
+  for (std::size_t t = 1; t < platform.tiers.size(); ++t) {
     const std::string& given = t == platform.home                 ? arguments.host
                                : platform.tiers[t].name == "nvme" ? arguments.nvme
                                                                   : std::string();
