@@ -66,9 +66,8 @@ ReplayOptions with_policy(const Cell& cell, const std::pair<std::string, Paramet
   return options;
 }
 
-std::vector<std::pair<std::string, Parameters>> chosen_policies(
-    const std::vector<std::string>& names) {
-  std::vector<std::pair<std::string, Parameters>> out;
+Policies chosen_policies(const std::vector<std::string>& names) {
+  Policies out;
   for (const std::string& name : split_names(names)) {
     const auto policy = parse_policy(name);
     if (!policy) fail_usage(kCommand, policy.error());
@@ -89,48 +88,64 @@ std::string table_row_label(const placement::PolicyDescriptor& d) {
   return d.traits.needs_future ? std::string(d.name) + " (oracle)" : d.name;
 }
 
-std::string print_cell(const Cell& cell,
-                       const std::vector<std::pair<std::string, Parameters>>& policies,
-                       Bytes page_bytes) {
+/// What a table shows: the steps after the warm-up where there are any, else all.
+struct Shown {
+  const runtime::StepReport& report;
+  double steps, tokens, bound, oracle;
+  std::vector<double> seconds;  ///< of each step
+};
+
+Shown shown(const Cell& cell, const ReplayResult& r) {
+  const bool warm = r.warm_steps > 0;
+  const placement::BoundValue& bound = (*cell.bound)->best;
+  const placement::ScheduleTime& oracle = (*cell.oracle)->predicted;
+  const auto first =
+      r.step_seconds.begin() + (warm ? static_cast<std::ptrdiff_t>(r.steps - r.warm_steps) : 0);
+  return {warm ? r.warm : r.all,
+          static_cast<double>(warm ? r.warm_steps : r.steps),
+          static_cast<double>(warm ? r.warm_tokens : r.tokens),
+          warm ? bound.without_warmup : bound.total,
+          warm ? oracle.without_warmup : oracle.total,
+          {first, r.step_seconds.end()}};
+}
+
+std::vector<std::string> table_row(const Cell& cell, const placement::PolicyDescriptor& policy,
+                                   const ReplayResult& result, Bytes page_bytes) {
+  const Shown s = shown(cell, result);
+  const runtime::StepReport& w = s.report;
+  const placement::Platform& platform = cell.options.runtime.platform;
+  double up = 0;
+  double down = 0;
+  for (std::size_t l = 0; l < platform.links.size(); ++l) {
+    if (platform.links[l].to == kHbm) up += static_cast<double>(w.link[l].bytes);
+    if (platform.links[l].from == kHbm) down += static_cast<double>(w.link[l].bytes);
+  }
+  const double useful = static_cast<double>((w.misses + w.promoted_used) * page_bytes);
+  const double hits = static_cast<double>(w.hits) / static_cast<double>(w.reads);
+  return {table_row_label(policy),
+          fmt::format("{:.1f}", s.tokens / w.total),
+          human_seconds(percentile(s.seconds, 0.5)),
+          human_seconds(percentile(s.seconds, 0.99)),
+          human_seconds(w.exposed / s.steps),
+          fmt::format("{:.2f}%", 100.0 * hits),
+          human_bytes(up / s.steps),
+          human_bytes(down / s.steps),
+          up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
+          policy.traits.unlimited ? "-" : gap(w.total, s.bound),
+          policy.traits.unlimited ? "-" : gap(w.total, s.oracle)};
+}
+
+std::string print_cell(const Cell& cell, const Policies& policies, Bytes page_bytes) {
   Table table({"policy", "tok/s", "step p50", "p99", "exposed/step", "byte hits", "to HBM/step",
                "from HBM/step", "useful", "over bound", "over oracle"});
-  const placement::Platform& platform = cell.options.runtime.platform;
   for (std::size_t i = 0; i < policies.size(); ++i) {
-    const ReplayResult& r = **cell.results[i];
-    const runtime::StepReport& w = r.warm_steps > 0 ? r.warm : r.all;
-    const double steps = r.warm_steps > 0 ? r.warm_steps : r.steps;
-    const auto tokens = static_cast<double>(r.warm_steps > 0 ? r.warm_tokens : r.tokens);
-    const double bound =
-        r.warm_steps > 0 ? (*cell.bound)->best.without_warmup : (*cell.bound)->best.total;
-    const placement::ScheduleTime& planned = (*cell.oracle)->predicted;
-    const double oracle = r.warm_steps > 0 ? planned.without_warmup : planned.total;
-    double up = 0;
-    double down = 0;
-    for (std::size_t l = 0; l < platform.links.size(); ++l) {
-      if (platform.links[l].to == kHbm) up += static_cast<double>(w.link[l].bytes);
-      if (platform.links[l].from == kHbm) down += static_cast<double>(w.link[l].bytes);
-    }
-    const double useful = static_cast<double>((w.misses + w.promoted_used) * page_bytes);
-    const auto first = r.step_seconds.begin() +
-                       (r.warm_steps > 0 ? static_cast<std::ptrdiff_t>(r.steps - r.warm_steps) : 0);
-    const std::vector<double> seconds(first, r.step_seconds.end());
-    const placement::PolicyDescriptor& d = **placement::find_policy(policies[i].first);
-    table.add(
-        {table_row_label(d), fmt::format("{:.1f}", tokens / w.total),
-         human_seconds(percentile(seconds, 0.5)), human_seconds(percentile(seconds, 0.99)),
-         human_seconds(w.exposed / steps),
-         fmt::format("{:.2f}%", 100.0 * static_cast<double>(w.hits) / static_cast<double>(w.reads)),
-         human_bytes(up / steps), human_bytes(down / steps),
-         up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
-         d.traits.unlimited ? "-" : gap(w.total, bound),
-         d.traits.unlimited ? "-" : gap(w.total, oracle)});
+    table.add(table_row(cell, **placement::find_policy(policies[i].first), **cell.results[i],
+                        page_bytes));
   }
   return table.text();
 }
 
-ordered_json cell_json(const Cell& cell,
-                       const std::vector<std::pair<std::string, Parameters>>& policies,
-                       Bytes page_bytes) {
+ordered_json cell_json(const Cell& cell, const Policies& policies, Bytes page_bytes) {
   ordered_json out;
   out["hbm"] = cell.hbm;
   out["hbm_pages"] = cell.options.runtime.tier_pages[kHbm];
@@ -164,83 +179,100 @@ ordered_json cell_json(const Cell& cell,
   return out;
 }
 
-void run(const Arguments& arguments) {
-  const auto policies = chosen_policies(arguments.policies);
-  if (arguments.replay.traces.size() == 1) {
-    const std::string& file = arguments.replay.traces.front();
-    const auto contents =
-        take(kCommand, formats::FileContents::open(file, formats::kDefaultTraceLimit));
-    if (!is_attention_trace(contents.bytes(), file)) {
-      refuse(arguments.of_attention, "attention", file, "a request");
-      compare_requests(file, arguments.requests, policies, arguments.policies.empty(),
-                       arguments.replay.json);
-      return;
-    }
+/// Whether the only file is a request trace; then it was compared as one.
+bool compared_requests(const Arguments& arguments, const Policies& policies) {
+  if (arguments.replay.traces.size() != 1) return false;
+  const std::string& file = arguments.replay.traces.front();
+  const auto contents =
+      take(kCommand, formats::FileContents::open(file, formats::kDefaultTraceLimit));
+  if (is_attention_trace(contents.bytes(), file)) return false;
+  refuse(arguments.of_attention, "attention", file, "a request");
+  compare_requests(file, arguments.requests, policies, arguments.policies.empty(),
+                   arguments.replay.json);
+  return true;
+}
+
+/// A cell's bound and its offline plan.
+void certify(const Prepared& prepared, std::uint64_t seed, Cell& cell) {
+  const auto instance = runtime::replay_instance(prepared.workload, cell.options);
+  if (!instance) {
+    cell.bound = instance.error();
+    cell.oracle = instance.error();
+    return;
   }
-  refuse(arguments.of_requests, "request", arguments.replay.traces.front(), "an attention");
-  std::unique_ptr<Prepared> prepared;
-  {
-    ProgressBar bar("reading traces");
-    prepared = take(kCommand, prepare(arguments.replay, [&](double share) { bar.show(share); }));
-  }
+  placement::BoundOptions bound;
+  bound.warmup_steps = cell.options.warmup_steps;
+  cell.bound = placement::lower_bound(*instance, bound);
+  placement::OracleOptions oracle;
+  oracle.warmup_steps = cell.options.warmup_steps;
+  oracle.seed = seed + 1;
+  cell.oracle = placement::oracle_plan(*instance, oracle);
+}
+
+std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepared,
+                             const Policies& policies) {
   std::vector<Cell> cells;
   for (const std::string& hbm : arguments.replay.hbm) {
-    auto options = prepared->at(hbm);
-    if (!options) fail(kCommand, options.error());
-    cells.push_back({hbm, *std::move(options), {}, {}, {}});
+    cells.push_back({hbm, take(kCommand, prepared.at(hbm)), {}, {}, {}});
     cells.back().results.resize(policies.size());
   }
-  {
-    ProgressBar bar("replaying");
-    const std::size_t jobs = policies.size() + 1;  // bound and oracle come first: they take longest
-    parallel(
-        cells.size() * jobs,
-        [&](std::size_t i) {
-          Cell& cell = cells[i / jobs];
-          const std::size_t job = i % jobs;
-          if (job == 0) {
-            auto instance = runtime::replay_instance(prepared->workload, cell.options);
-            placement::BoundOptions options;
-            options.warmup_steps = cell.options.warmup_steps;
-            cell.bound = instance ? placement::lower_bound(*instance, options) : instance.error();
-            placement::OracleOptions oracle;
-            oracle.warmup_steps = cell.options.warmup_steps;
-            oracle.seed = arguments.replay.seed + 1;
-            cell.oracle = instance ? placement::oracle_plan(*instance, oracle) : instance.error();
-            return;
-          }
+  ProgressBar bar("replaying");
+  const std::size_t jobs = policies.size() + 1;  // bound and oracle come first: they take longest
+  parallel(
+      cells.size() * jobs,
+      [&](std::size_t i) {
+        Cell& cell = cells[i / jobs];
+        const std::size_t job = i % jobs;
+        if (job == 0) {
+          certify(prepared, arguments.replay.seed, cell);
+        } else {
           cell.results[job - 1] = runtime::replay_through_api(
-              prepared->workload, with_policy(cell, policies[job - 1], prepared->total_pages),
+              prepared.workload, with_policy(cell, policies[job - 1], prepared.total_pages),
               {"sim", arguments.replay.profile, {}});
-        },
-        [&](double share) { bar.show(share); });
-  }
-  ordered_json report = describe(arguments.replay, *prepared);
-  std::string text;
+        }
+      },
+      [&](double share) { bar.show(share); });
   for (const Cell& cell : cells) {
     if (!*cell.bound) fail(kCommand, cell.bound->error());
     if (!*cell.oracle) fail(kCommand, cell.oracle->error());
     for (const auto& result : cell.results) {
       if (!*result) fail(kCommand, result->error());
     }
-    const placement::BoundValue& bound = (*cell.bound)->best;
-    const std::uint32_t steps = prepared->workload.steps();
-    const std::uint32_t first = arguments.replay.warmup < steps ? arguments.replay.warmup : 0;
-    text += fmt::format(
-        "\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
-        cell.options.runtime.tier_pages[kHbm], prepared->total_pages, bound.name,
-        human_seconds((first > 0 ? bound.without_warmup : bound.total) / (steps - first)), first,
-        steps - 1);
+  }
+  return cells;
+}
+
+std::string cell_title(const Cell& cell, const Arguments& arguments, const Prepared& prepared) {
+  const placement::BoundValue& bound = (*cell.bound)->best;
+  const std::uint32_t steps = prepared.workload.steps();
+  const std::uint32_t first = arguments.replay.warmup < steps ? arguments.replay.warmup : 0;
+  return fmt::format(
+      "\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
+      cell.options.runtime.tier_pages[kHbm], prepared.total_pages, bound.name,
+      human_seconds((first > 0 ? bound.without_warmup : bound.total) / (steps - first)), first,
+      steps - 1);
+}
+
+void run(const Arguments& arguments) {
+  const Policies policies = chosen_policies(arguments.policies);
+  if (compared_requests(arguments, policies)) return;
+  refuse(arguments.of_requests, "request", arguments.replay.traces.front(), "an attention");
+  std::unique_ptr<Prepared> prepared;
+  {
+    ProgressBar bar("reading traces");
+    prepared = take(kCommand, prepare(arguments.replay, [&](double share) { bar.show(share); }));
+  }
+  ordered_json report = describe(arguments.replay, *prepared);
+  std::string text = fmt::format("profile {}, selection {}, {} sequence(s), {} bytes a page\n",
+                                 prepared->base.runtime.platform.name, arguments.replay.select,
+                                 prepared->workload.sequences.size(), prepared->page_bytes);
+  for (const std::string& notice : prepared->notices) text += fmt::format("note: {}\n", notice);
+  for (const Cell& cell : fill_cells(arguments, *prepared, policies)) {
+    text += cell_title(cell, arguments, *prepared);
     text += print_cell(cell, policies, prepared->page_bytes);
     report["cells"].push_back(cell_json(cell, policies, prepared->page_bytes));
   }
-  if (arguments.replay.json != "-") {
-    std::string head = fmt::format("profile {}, selection {}, {} sequence(s), {} bytes a page\n",
-                                   prepared->base.runtime.platform.name, arguments.replay.select,
-                                   prepared->workload.sequences.size(), prepared->page_bytes);
-    for (const std::string& notice : prepared->notices) head += fmt::format("note: {}\n", notice);
-    print(kCommand, head + text);
-  }
+  if (arguments.replay.json != "-") print(kCommand, text);
   if (!arguments.replay.json.empty()) take(kCommand, write_json(arguments.replay.json, report));
 }
 

@@ -96,9 +96,8 @@ bool holds_blocks(const placement::PolicyDescriptor& d) { return d.make_replacem
 
 /// Those of `policies` that work on blocks; one that was asked for by name and does not is an
 /// error.
-std::vector<std::pair<std::string, Parameters>> block_policies(
-    const std::vector<std::pair<std::string, Parameters>>& policies, bool all_policies) {
-  std::vector<std::pair<std::string, Parameters>> out;
+Policies block_policies(const Policies& policies, bool all_policies) {
+  Policies out;
   for (const auto& p : policies) {
     if (holds_blocks(**placement::find_policy(p.first))) {
       out.push_back(p);
@@ -119,8 +118,7 @@ std::vector<std::pair<std::string, Parameters>> block_policies(
 }  // namespace
 
 void compare_requests(const std::string& file, const RequestArguments& arguments,
-                      const std::vector<std::pair<std::string, Parameters>>& policies,
-                      bool all_policies, const std::string& json) {
+                      const Policies& policies, bool all_policies, const std::string& json) {
   if (!json.empty()) take(kCommand, can_write_json(json));
   if (arguments.evict != "any" && arguments.evict != "leaf") {
     fail_usage(kCommand, invalid("--evict " + arguments.evict + ": expected any or leaf"));

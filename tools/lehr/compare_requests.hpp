@@ -10,6 +10,9 @@
 
 namespace lehr::tools {
 
+/// Policies by name, each with its parameters.
+using Policies = std::vector<std::pair<std::string, Parameters>>;
+
 struct RequestArguments {
   std::vector<std::string> cache = {"1%", "5%",
                                     "20%"};  ///< shares of the distinct blocks, or "N blocks"
@@ -21,7 +24,6 @@ struct RequestArguments {
 /// that hold no blocks are passed over if `all_policies` were meant. Leaves the command by fail()
 /// where it cannot.
 void compare_requests(const std::string& trace, const RequestArguments& arguments,
-                      const std::vector<std::pair<std::string, Parameters>>& policies,
-                      bool all_policies, const std::string& json);
+                      const Policies& policies, bool all_policies, const std::string& json);
 
 }  // namespace lehr::tools
