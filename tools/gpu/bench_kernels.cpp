@@ -10,7 +10,7 @@
 #include "kernels/feedback.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/resolve.hpp"
-#include "kernels/score_select.hpp"
+#include "kernels/sparse_step.hpp"
 #include "tools/gpu/bench.hpp"
 
 using namespace lehr;
@@ -294,8 +294,9 @@ void e4m3() {
   for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
     Layer l(sequences, context, 16, DType::kE4m3);
     const auto pages = static_cast<double>(l.entries.size());
-    for (const AttendTuning& t : {AttendTuning{}, AttendTuning{5, 1}, AttendTuning{6, 1},
-                                  AttendTuning{10, 1}, AttendTuning{0, 1, true}}) {
+    for (const AttendTuning& t :
+         {AttendTuning{}, AttendTuning{5, 1}, AttendTuning{6, 1}, AttendTuning{9, 1},
+          AttendTuning{12, 1}, AttendTuning{0, 1, true}}) {
       add(l, "attend e4m3", described(t), time_attend(l, t, true, nullptr), pages);
     }
     Choices c(l, 0.3);
@@ -353,7 +354,8 @@ struct Step {
     must(score_cuda(l.shape, score, s), "score");
     must(select_cuda(l.shape, select, s), "select");
   }
-  void resolve(cudaStream_t s) {
+  void resolve(cudaStream_t s) { must(resolve_cuda(l.shape, resolve_params(), s), "resolve"); }
+  ResolveParams resolve_params() {
     ResolveParams r;
     r.table = l.table.get();
     r.lengths = l.lengths.get();
@@ -363,7 +365,7 @@ struct Step {
     r.misses = misses.get();
     r.counters = reinterpret_cast<ResolveCounters*>(counters.get());
     r.miss_capacity = 65536;
-    must(resolve_cuda(l.shape, r, s), "resolve");
+    return r;
   }
   void attend(cudaStream_t s, const AttendTuning& t, test::Workspace& w) {
     AttendParams p = l.params(true);
@@ -372,7 +374,8 @@ struct Step {
     p.selection_pitch = l.pages;
     must(attend_cuda(l.shape, p, t, w.memory.get(), w.memory.size(), s), "attend");
   }
-  void feedback(cudaStream_t s) {
+  void feedback(cudaStream_t s) { must(feedback_cuda(l.shape, feedback_params(), s), "feedback"); }
+  FeedbackParams feedback_params() const {
     FeedbackParams f;
     f.pairs = l.pairs.get();
     f.totals = l.totals.get();
@@ -382,7 +385,21 @@ struct Step {
     f.selection_pitch = l.pages;
     f.step = step.get();
     f.heat = heat.get();
-    must(feedback_cuda(l.shape, f, s), "feedback");
+    return f;
+  }
+  /// All parts as one launch.
+  void together(cudaStream_t s, test::Workspace& w, bool with_resolve) {
+    SparseStep step;
+    step.score = score;
+    step.score.scores = nullptr;
+    step.select = select;
+    if (with_resolve) step.resolve = resolve_params();
+    step.attend = l.params(true);
+    step.attend.selection = list.get();
+    step.attend.counts = counts.get();
+    step.attend.selection_pitch = l.pages;
+    step.feedback = feedback_params();
+    must(sparse_step_cuda(l.shape, step, {}, w.memory.get(), w.memory.size(), s), "one launch");
   }
 };
 
@@ -429,6 +446,11 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
       st.feedback(s);
     });
   }
+  test::Workspace w(l.shape);
+  part("step without resolve", "one launch", kv + box_bytes,
+       [&](cudaStream_t s) { st.together(s, w, false); });
+  part("whole step", "one launch", kv + box_bytes,
+       [&](cudaStream_t s) { st.together(s, w, true); });
 }
 
 /// Boxes only, for contexts whose KV would not fit.

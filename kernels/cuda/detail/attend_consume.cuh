@@ -4,6 +4,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/cuda/detail/attend_merge.cuh"
 #include "kernels/cuda/detail/attend_values.cuh"
 
 namespace lehr::kernels::cuda {
@@ -414,6 +415,9 @@ struct Consumer {
       }
       tiles_done += segment.tiles;
       leave_for_merger(state, number, turn < segment.tiles);
+      if constexpr (kConsumersMerge<F>) {
+        if (segment.last != 0) Merger<F>{f}.finish(segment, number, ConsumerCrew<F>(f));
+      }
     }
     if (a.p.installs != nullptr && f.lane == 0) bulk_store_done();
   }

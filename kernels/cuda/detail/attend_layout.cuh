@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/detail/async.cuh"
 #include "kernels/cuda/detail/attend_work.cuh"
+#include "kernels/feedback.hpp"
 
 /// Shared memory of the attend kernel, and what its warps tell each other through it.
 ///
@@ -84,6 +85,7 @@ struct Control {
   std::uint32_t
       chunk_prefix[kMaxAttendThreads + 1];  ///< tiles before each thread's chunk of groups
   std::uint32_t warp_sums[kMaxAttendThreads / 32];
+  std::uint32_t crew_word;             ///< from one thread of a crew to all others
   std::uint32_t pages[kCachedGroups];  ///< of the first groups' lists
 };
 inline constexpr std::uint32_t kControlBytes = (sizeof(Control) + 127) / 128 * 128;
@@ -160,14 +162,17 @@ struct Frame {
   using Parts = BlockParts<kDim_, kForms_>;
 
   const AttendArgs& a;
+  const FeedbackParams* feedback;  ///< what follows a group's sum, or null
   unsigned char* smem;
   Control& control;
   float* flush;
   std::uint32_t ring;  ///< offset in shared memory
   std::uint32_t lane, warp;
 
-  __device__ Frame(const AttendArgs& args, unsigned char* memory)
+  __device__ Frame(const AttendArgs& args, unsigned char* memory,
+                   const FeedbackParams* after = nullptr)
       : a(args),
+        feedback(after),
         smem(memory),
         control(*reinterpret_cast<Control*>(memory)),
         flush(reinterpret_cast<float*>(memory + kControlBytes)),

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/detail/attend_layout.cuh"
+#include "kernels/cuda/detail/heat.cuh"
 #include "kernels/cuda/detail/mma.cuh"
 
 namespace lehr::kernels::cuda {
@@ -41,7 +42,40 @@ struct PartialRow {
   }
 };
 
-/// Adds up the consumers of each segment in order, one warp, while they go on with the next. A
+/// Who adds up: one warp, while the consumers go on with the next segment.
+template <class F>
+struct WarpCrew {
+  static constexpr std::uint32_t kThreads = 32;
+  std::uint32_t thread;
+  __device__ explicit WarpCrew(const F& f) : thread(f.lane) {}
+  __device__ void sync() const { __syncwarp(); }
+  __device__ std::uint32_t of_first(std::uint32_t x) const {
+    x = __shfl_sync(~0U, x, 0);
+    __syncwarp();
+    return x;
+  }
+};
+
+/// Whether consumers add up the last segment. The mixed form has no registers to spare for it.
+template <class F>
+inline constexpr bool kConsumersMerge = F::kForms != PageForms::kMixed;
+
+/// Or all consumers together, after their last tile: what they wait for then, all wait for.
+template <class F>
+struct ConsumerCrew {
+  static constexpr std::uint32_t kThreads = 32 * F::kConsumerWarps;
+  const F& f;
+  std::uint32_t thread;
+  __device__ explicit ConsumerCrew(const F& frame) : f(frame), thread(threadIdx.x) {}
+  __device__ void sync() const { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
+  __device__ std::uint32_t of_first(std::uint32_t x) const {
+    if (thread == 0) f.control.crew_word = x;
+    sync();
+    return *const_cast<const volatile std::uint32_t*>(&f.control.crew_word);
+  }
+};
+
+/// Adds up the consumers of each segment in order. A
 /// group that lies in several segments goes through memory, and whoever finishes last adds up its
 /// segments in order.
 template <class F>
@@ -50,8 +84,8 @@ struct Merger {
   static constexpr std::uint32_t kParts = 4;  ///< loaded at once, to hide latency
   const F& f;
 
-  __device__ void write_final(std::uint32_t group, std::uint32_t row, std::uint32_t dim,
-                              const PartialRow& r) const {
+  __device__ __forceinline__ void write_final(std::uint32_t group, std::uint32_t row,
+                                              std::uint32_t dim, const PartialRow& r) const {
     const float inverse = r.d == 0.0F ? 0.0F : 1.0F / r.d;  // nothing to see: zeros, not NaN
     uint2 packed;
     packed.x = Half16<typename F::T>::pack(r.o.x * inverse, r.o.y * inverse);
@@ -103,46 +137,68 @@ struct Merger {
     return sum;
   }
 
-  __device__ void run() const {
+  /// Adds up what the consumers left of a segment, and, where this was a group's last part to come,
+  /// the group.
+  template <class Crew>
+  __device__ __forceinline__ void finish(const Segment& segment, std::uint32_t number,
+                                         const Crew& crew) const {
     const std::uint32_t rows = f.a.rows, row_blocks = f.row_blocks();
+    const bool whole = segment.segments == 1;
+    barrier_wait(f.at(f.control.flush_full), number & 1);
+    const std::uint32_t warps =
+        f.a.warps_of_row_block < segment.tiles ? f.a.warps_of_row_block : segment.tiles;
+#pragma unroll 2
+    for (std::uint32_t x = crew.thread; x < rows * kQuads; x += Crew::kThreads) {
+      const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
+      const PartialRow sum = of_consumers(row, dim, warps, row_blocks);
+      if (whole) {
+        write_final(segment.group, row, dim, sum);
+      } else {
+        const std::size_t at_row = std::size_t{segment.slot} * rows + row;
+        *reinterpret_cast<float4*>(f.a.partial_values + at_row * F::kDim + dim) = sum.o;
+        if (dim == 0) f.a.partial_pairs[at_row] = {sum.m, sum.d};
+      }
+    }
+    if (Crew::kThreads == 32) barrier_arrive(f.at(f.control.flush_empty));
+    if (whole || merge_segments(segment, crew)) after_group(segment, crew);
+  }
+
+  /// All segments, but where they do it themselves a CTA's last, whose consumers have nothing else
+  /// to do any more.
+  __device__ void run() const {
     for (std::uint32_t number = 0;; ++number) {
       const Segment segment = f.pop_segment(number);
-      if (segment.tiles == 0) return;
-      const bool whole = segment.segments == 1;
-      barrier_wait(f.at(f.control.flush_full), number & 1);
-      const std::uint32_t warps =
-          f.a.warps_of_row_block < segment.tiles ? f.a.warps_of_row_block : segment.tiles;
-#pragma unroll 2
-      for (std::uint32_t x = f.lane; x < rows * kQuads; x += 32) {
-        const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
-        const PartialRow sum = of_consumers(row, dim, warps, row_blocks);
-        if (whole) {
-          write_final(segment.group, row, dim, sum);
-        } else {
-          const std::size_t at_row = std::size_t{segment.slot} * rows + row;
-          *reinterpret_cast<float4*>(f.a.partial_values + at_row * F::kDim + dim) = sum.o;
-          if (dim == 0) f.a.partial_pairs[at_row] = {sum.m, sum.d};
-        }
-      }
-      barrier_arrive(f.at(f.control.flush_empty));
-      if (!whole) merge_segments(segment);
+      if (segment.tiles == 0 || (kConsumersMerge<F> && segment.last != 0)) return;
+      finish(segment, number, WarpCrew<F>(f));
     }
   }
 
-  __device__ void merge_segments(const Segment& segment) const {
-    __syncwarp();
+ private:
+  /// True for the crew that came last and wrote the group's result.
+  template <class Crew>
+  __device__ __forceinline__ bool merge_segments(const Segment& segment, const Crew& crew) const {
+    crew.sync();
     std::uint32_t last = 0;
-    if (f.lane == 0) {
+    if (crew.thread == 0) {
       last = take_ticket(f.a.tickets + segment.group) == segment.segments - 1 ? 1 : 0;
       if (last != 0) f.a.tickets[segment.group] = 0;
     }
-    if (__shfl_sync(~0U, last, 0) == 0) return;
-    __syncwarp();
+    if (crew.of_first(last) == 0) return false;
 #pragma unroll 4
-    for (std::uint32_t x = f.lane; x < f.a.rows * kQuads; x += 32) {
+    for (std::uint32_t x = crew.thread; x < f.a.rows * kQuads; x += Crew::kThreads) {
       const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
       write_final(segment.group, row, dim, of_segments(segment, row, dim));
     }
+    return true;
+  }
+
+  /// Heat of the group's pages, where it is asked for: totals and all pairs are there.
+  template <class Crew>
+  __device__ __forceinline__ void after_group(const Segment& segment, const Crew& crew) const {
+    if (f.feedback == nullptr) return;
+    crew.sync();
+    for (std::uint32_t i = crew.thread; i < segment.pages; i += Crew::kThreads)
+      update_heat(f.a.shape, *f.feedback, segment.group, i);
   }
 };
 

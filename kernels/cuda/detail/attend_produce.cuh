@@ -34,7 +34,7 @@ struct Producer {
     const std::uint32_t end = (segment.first + segment.tiles) * a.pages_a_tile();
     if (i >= segment.pages || i >= end) return x;  // past it lies what other CTAs read
     if (a.p.selection != nullptr) {
-      x.page = __ldg(a.p.selection + std::size_t{segment.group} * a.p.selection_pitch + i);
+      x.page = __ldcg(a.p.selection + std::size_t{segment.group} * a.p.selection_pitch + i);
     }
     // Read past L1: the table changes between launches, and one launch reads each word once.
     if (x.page < a.shape.max_pages) {

@@ -125,7 +125,8 @@ struct Scheduler {
             place.pages,
             blockIdx.x + place.group,
             first_piece + place.group,
-            last_piece - first_piece + 1};
+            last_piece - first_piece + 1,
+            0};
   }
 
   __device__ void run(const WorkCut& cut) const {
@@ -137,9 +138,11 @@ struct Scheduler {
       while (true) {
         const std::uint32_t left = place.tiles - place.first;
         const std::uint32_t tiles = left < line_end - line ? left : line_end - line;
-        push(segment_at(cut, place, tiles, line), number++);
+        Segment segment = segment_at(cut, place, tiles, line);
         line += tiles;
-        if (line >= line_end) break;
+        segment.last = line >= line_end ? 1 : 0;
+        push(segment, number++);
+        if (segment.last != 0) break;
         next_group(place);
       }
     }

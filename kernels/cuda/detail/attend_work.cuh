@@ -64,7 +64,8 @@ struct WorkCut {
 /// Pages in a group's list.
 __device__ __forceinline__ std::uint32_t list_pages(const AttendArgs& a, std::uint32_t group) {
   if (a.p.counts != nullptr) {
-    const std::uint32_t n = __ldg(a.p.counts + group);
+    // Past the read-only cache: the launch itself may have chosen them.
+    const std::uint32_t n = __ldcg(a.p.counts + group);
     return n < a.p.selection_pitch ? n : a.p.selection_pitch;
   }
   const std::uint32_t length = __ldg(a.p.lengths + a.sequence_of(group));
@@ -85,6 +86,7 @@ struct Segment {
   std::uint32_t slot;        ///< of its partial result
   std::uint32_t first_slot;  ///< of the group's first segment
   std::uint32_t segments;    ///< of the group
+  std::uint32_t last;        ///< of this CTA's: 1
 };
 
 }  // namespace lehr::kernels::cuda
