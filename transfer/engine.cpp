@@ -99,7 +99,7 @@ std::vector<FoundPage> TransferEngine::contents(TierId tier) const {
 
 Ticket TransferEngine::submit(std::span<const PageMove> moves, std::span<Submission> out,
                               bool atomic) {
-  const std::lock_guard lock(core_->mutex);
+  std::unique_lock lock(core_->mutex);
   const Ticket ticket = ++core_->last_ticket;
   if (atomic) {
     if (const Status room = core_->check_atomic(moves); !room) {
@@ -124,13 +124,13 @@ Ticket TransferEngine::submit(std::span<const PageMove> moves, std::span<Submiss
       broken = true;
     }
   }
-  core_->pump();
+  core_->pump(lock);
   return ticket;
 }
 
 std::size_t TransferEngine::poll(std::span<MoveResult> out) {
-  const std::lock_guard lock(core_->mutex);
-  core_->pump();
+  std::unique_lock lock(core_->mutex);
+  core_->pump(lock);
   auto& results = core_->results;
   const std::size_t count = std::min(out.size(), results.size());
   std::copy_n(results.begin(), count, out.begin());
@@ -147,7 +147,7 @@ bool wait_for(CoreType& core, std::int64_t bound_ns, Done done) {
   const std::int64_t end = real.now_ns() + bound_ns;
   std::unique_lock lock(core.mutex);
   for (;;) {
-    core.pump();
+    core.pump(lock);
     if (done()) return true;
     const std::int64_t left = std::min(end - real.now_ns(), kSliceNs);
     if (left <= 0) return false;
@@ -185,24 +185,24 @@ Status TransferEngine::wait_all(std::int64_t bound_ns) {
 }
 
 std::size_t TransferEngine::cancel(std::span<const JobId> jobs) {
-  const std::lock_guard lock(core_->mutex);
+  std::unique_lock lock(core_->mutex);
   std::size_t count = 0;
   for (const JobId id : jobs) count += core_->cancel(id);
-  core_->pump();
+  core_->pump(lock);
   return count;
 }
 
 void TransferEngine::begin_step() {
-  const std::lock_guard lock(core_->mutex);
+  std::unique_lock lock(core_->mutex);
   core_->scheduler->begin_step();
-  core_->pump();
+  core_->pump(lock);
 }
 
 void TransferEngine::set_share(LinkId link, double share) {
   const std::lock_guard lock(core_->mutex);
   if (link >= core_->links.size()) return;
   core_->scheduler->set_share(link, share);
-  core_->movers[core_->links[link].mover]->set_share(core_->scheduler->share(link));
+  core_->set_share(link, core_->scheduler->share(link));
 }
 
 void TransferEngine::step_slowdown(double slowdown) {
@@ -210,8 +210,8 @@ void TransferEngine::step_slowdown(double slowdown) {
   core_->scheduler->measured_slowdown(slowdown);
   for (std::size_t l = 0; l < core_->links.size(); ++l) {
     if (!(core_->links[l].config.limits.allowed_slowdown > 0)) continue;
-    core_->movers[core_->links[l].mover]->set_share(
-        core_->scheduler->share(static_cast<LinkId>(l)));
+    const auto link = static_cast<LinkId>(l);
+    core_->set_share(link, core_->scheduler->share(link));
   }
 }
 

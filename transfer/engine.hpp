@@ -13,6 +13,7 @@
 #include "transfer/clock.hpp"
 #include "transfer/faults.hpp"
 #include "transfer/mover.hpp"
+#include "transfer/mover_choice.hpp"
 #include "transfer/page_index.hpp"
 #include "transfer/scheduler.hpp"
 #include "transfer/store.hpp"
@@ -21,14 +22,22 @@ namespace lehr::transfer {
 
 inline constexpr std::size_t kReasons = 16;
 
+/// A mover that a link may use, an index into EngineParts::movers, and what it was measured to do.
+struct MeasuredMover {
+  std::uint32_t mover = 0;
+  MoverCurve curve;
+};
+
 /// A way from one tier to another. `mover` is an index into EngineParts::movers; without it the
-/// first usable mover serves that moves between the two tiers' spaces.
+/// first usable mover serves that moves between the two tiers' spaces. Where `measured` names
+/// movers, each batch goes with the one whose curve promises the least time.
 struct LinkConfig {
   std::string name;
   TierId from = 0;
   TierId to = 0;
   LinkLimits limits;
   std::optional<std::uint32_t> mover;
+  std::vector<MeasuredMover> measured{};
 };
 
 /// What an engine is made of. Tiers are in the order of their TierId.
@@ -85,9 +94,16 @@ struct TransferEvent {
   Bytes bytes = 0;
 };
 
+struct MoverShare {
+  std::string mover;
+  std::uint64_t jobs = 0;  ///< finished well
+  Bytes bytes = 0;         ///< really moved
+};
+
 struct LinkStats {
   std::string name;
-  std::string mover;
+  std::string mover;  ///< or movers, separated by commas
+  std::vector<MoverShare> by_mover;
   std::array<std::uint64_t, kCauses> jobs{};  ///< finished well
   std::array<Bytes, kCauses> bytes{};         ///< really moved, failed jobs included
   LinkLoad load;

@@ -25,6 +25,10 @@ struct Job {
   Cause cause = Cause::kOther;
   Urgency urgency = Urgency::kBackground;
   std::uint32_t first_bytes = 0;  ///< fault injection: limit of the first request, 0 = none
+  /// For a mover that checks contents (MoverTraits::checks): the bytes that count, and, where they
+  /// come from a file, what their checksum must be.
+  Bytes contents = 0;
+  std::uint64_t checksum = 0;
 };
 
 /// The end of a job: each accepted job has exactly one. `bytes` may be fewer than asked for only
@@ -35,6 +39,7 @@ struct Completion {
   Reason reason = Reason::kNone;
   Bytes bytes = 0;
   int os_error = 0;
+  std::uint64_t checksum = 0;  ///< of what was written to a file, from a mover that checks contents
 };
 
 /// What a mover can do, as data.
@@ -44,6 +49,7 @@ struct MoverTraits {
   std::uint32_t depth = 1;            ///< jobs in flight at once
   std::uint32_t queue = 1;            ///< jobs accepted beyond those
   bool works_unpolled = false;        ///< queued jobs start without a call to poll()
+  bool checks = false;  ///< verifies contents of files on their way; wrong ones end as kCorrupt
 };
 
 struct Probe {

@@ -224,6 +224,7 @@ void SlotPool::end(SlotId slot, LeaseMode mode, std::uint32_t turn) {
     if (s.state == State::kRetiring || s.state == State::kLeaving) vacate(slot);
   }
   if (quiet || mode == LeaseMode::kWrite || (s.writer && s.readers == 0)) {
+    if (!quiet && !std::exchange(s.turned, true)) turned_.push_back(slot);
     if (!event_pending_.exchange(true)) event_.signal();
   }
 }
@@ -233,6 +234,13 @@ bool SlotPool::take_event() {
   // In this order a lease that ends in between is seen now, or signals again.
   event_.clear();
   return event_pending_.exchange(false);
+}
+
+void SlotPool::take_turned(std::vector<SlotId>& out) {
+  const std::lock_guard lock(mutex_);
+  for (const SlotId slot : turned_) slots_[slot].turned = false;
+  out.insert(out.end(), turned_.begin(), turned_.end());
+  turned_.clear();
 }
 
 SlotUsage SlotPool::usage() const {

@@ -75,6 +75,8 @@ class SlotPool {
   int event_fd() const { return event_.get(); }
   /// Whether that happened since the last call; clears the event.
   bool take_event();
+  /// Appends the slots on which somebody got a turn since the last call.
+  void take_turned(std::vector<SlotId>& out);
 
  private:
   friend class Lease;
@@ -85,6 +87,7 @@ class SlotPool {
     std::uint32_t turn = 0;     ///< counts finished writers
     bool writer = false;
     bool listed = false;  ///< has an entry in retiring_
+    bool turned = false;  ///< has an entry in turned_
     State state = State::kFree;
     std::uint32_t leases() const { return readers + later + (writer ? 1U : 0U); }
   };
@@ -104,6 +107,7 @@ class SlotPool {
   ExtentAllocator free_;
   std::vector<Slot> slots_;
   std::deque<SlotId> retiring_;  ///< in order of release; entries whose slot moved on are skipped
+  std::vector<SlotId> turned_;
   SlotId held_ = 0, retiring_count_ = 0, leased_ = 0;
   std::uint64_t leases_ = 0;
   SlotId limit_;

@@ -10,8 +10,10 @@
 #include "kernels/base/rng.hpp"
 #include "tests/transfer/transfer_world.hpp"
 #include "transfer/arena.hpp"
+#include "transfer/cufile.hpp"
 #include "transfer/movers/job_queue.hpp"
 #include "transfer/page_file.hpp"
+#include "transfer/relay.hpp"
 
 using namespace lehr;
 using namespace lehr::transfer;
@@ -22,7 +24,15 @@ namespace {
 constexpr Bytes kPage = 8192;
 constexpr SlotId kPages = 96;
 
-enum class Kind { kHostCopy, kPread, kUring, kUringBuffered, kFaultyWithoutFaults };
+enum class Kind {
+  kHostCopy,
+  kPread,
+  kUring,
+  kUringBuffered,
+  kFaultyWithoutFaults,
+  kRelay,
+  kCuFile
+};
 enum class Way { kCopy, kRead, kWrite };
 
 /// Two places for pages, and a mover that goes between them.
@@ -78,6 +88,44 @@ struct Bench {
     if (kind == Kind::kFaultyWithoutFaults) {
       mover = make_faulty(std::move(mover), injector, clock);
     }
+    if (kind == Kind::kRelay) mover = relay(std::move(mover), depth, queue);
+    if (kind == Kind::kCuFile) mover = plug_in(depth, queue);
+  }
+
+  /// The file mover, and copies between the ring and memory that stands for a device's.
+  static std::unique_ptr<Mover> relay(std::unique_ptr<Mover> file, std::uint32_t slots,
+                                      std::uint32_t queue) {
+    RelayConfig config;
+    HostMemoryConfig ring;
+    ring.bytes = std::max(slots, 2U) * kPage;
+    auto region = host_region(ring);
+    REQUIRE(region);
+    config.ring = *std::move(region);
+    config.slot_bytes = kPage;
+    config.file = std::move(file);
+    auto copy = make_host_copy({1, 1024});
+    REQUIRE(copy);
+    config.copy = *std::move(copy);
+    config.far = Space::kHostMemory;
+    config.queue = queue;
+    auto made = make_relay(std::move(config));
+    REQUIRE(made);
+    return *std::move(made);
+  }
+  std::unique_ptr<Mover> plug_in(std::uint32_t threads, std::uint32_t queue) const {
+    CuFileConfig config;
+    config.library = LEHR_FAKE_CUFILE;
+    config.files = {file->fd()};
+    config.threads = threads;
+    config.queue = queue;
+    config.far = Space::kHostMemory;
+    config.fetch = [](std::byte* to, const std::byte* from, Bytes bytes) -> Status {
+      std::memcpy(to, from, bytes);
+      return {};
+    };
+    auto made = make_file_cufile(config);
+    REQUIRE(made);
+    return *std::move(made);
   }
 
   Address source(SlotId slot) const {
@@ -123,7 +171,9 @@ Case any_mover() {
                   Case{Kind::kPread, Way::kWrite}, Case{Kind::kUring, Way::kRead},
                   Case{Kind::kUring, Way::kWrite}, Case{Kind::kUringBuffered, Way::kRead},
                   Case{Kind::kUringBuffered, Way::kWrite},
-                  Case{Kind::kFaultyWithoutFaults, Way::kRead});
+                  Case{Kind::kFaultyWithoutFaults, Way::kRead}, Case{Kind::kRelay, Way::kRead},
+                  Case{Kind::kRelay, Way::kWrite}, Case{Kind::kCuFile, Way::kRead},
+                  Case{Kind::kCuFile, Way::kWrite});
 }
 
 }  // namespace
@@ -176,7 +226,8 @@ TEST_CASE("Mover contract: a full queue takes the front of a batch only") {
 
 TEST_CASE("Mover contract: an urgent job of a batch goes first") {
   const Case c = any_mover();
-  if (c.kind == Kind::kPread) return;  // its thread may take the first before the batch is complete
+  // Threads may take the first before the batch is complete; a relay has two on their way at once.
+  if (c.kind == Kind::kPread || c.kind == Kind::kCuFile || c.kind == Kind::kRelay) return;
   CAPTURE(static_cast<int>(c.kind), static_cast<int>(c.way));
   Bench bench(c.kind, c.way, 1, 64);
   if (c.kind == Kind::kFaultyWithoutFaults) return;  // passes jobs on one by one

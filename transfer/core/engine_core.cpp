@@ -9,7 +9,8 @@
 namespace lehr::transfer {
 namespace {
 
-constexpr std::size_t kBatch = 64;
+constexpr std::size_t kBatch = 64;         ///< completions taken, and jobs whose contents are read
+constexpr std::size_t kLargeBatch = 4096;  ///< jobs given to a mover at once
 
 std::size_t space_index(const Store& store) { return static_cast<std::size_t>(store.space()); }
 std::size_t reason_index(Reason reason) {
@@ -95,20 +96,44 @@ Status Core::connect(Link& link) const {
   if (from.stride() < link.job_bytes || to.stride() < link.job_bytes) {
     return invalid("link " + c.name + ": a memory tier beside a file needs slots of 4 KiB blocks");
   }
-  const auto goes = [&](const Mover& mover) {
-    return mover.traits().moves[space_index(from)][space_index(to)] && mover.probe().usable;
+  LEHR_TRY(find_movers(link));
+  link.stats.name = c.name;
+  for (const std::uint32_t mover : link.movers) {
+    const std::string name = movers[mover]->traits().name;
+    link.stats.by_mover.push_back({name, 0, 0});
+    if (link.stats.mover.find(name) == std::string::npos)
+      link.stats.mover += (link.stats.mover.empty() ? "" : ", ") + name;
+  }
+  return {};
+}
+
+Status Core::find_movers(Link& link) const {
+  const LinkConfig& c = link.config;
+  const Store& from = *tiers[c.from].store;
+  const Store& to = *tiers[c.to].store;
+  // Contents of a file that the host never sees must be looked at on their way.
+  const bool file = from.space() == Space::kFile || to.space() == Space::kFile;
+  const bool seen = from.space() == Space::kHostMemory || to.space() == Space::kHostMemory;
+  const auto goes = [&](std::size_t index) {
+    if (index >= movers.size()) return false;
+    const MoverTraits& traits = movers[index]->traits();
+    return traits.moves[space_index(from)][space_index(to)] && movers[index]->probe().usable &&
+           (!file || seen || traits.checks);
   };
-  std::uint32_t chosen = c.mover.value_or(0);
-  const std::size_t last =
-      c.mover ? std::min<std::size_t>(chosen + 1, movers.size()) : movers.size();
-  while (chosen < last && !goes(*movers[chosen])) ++chosen;
-  if (chosen >= last) {
+  const auto none = [&] {
     return unsupported("link " + c.name + ": no mover goes from " + from.name() + " to " +
                        to.name());
+  };
+  for (const MeasuredMover& measured : c.measured) {
+    if (!goes(measured.mover)) return none();
+    link.movers.push_back(measured.mover);
+    link.curves.push_back(measured.curve);
   }
-  link.mover = chosen;
-  link.stats.name = c.name;
-  link.stats.mover = movers[chosen]->traits().name;
+  if (!link.movers.empty()) return {};
+  std::uint32_t chosen = c.mover.value_or(0);
+  while (!c.mover && chosen < movers.size() && !goes(chosen)) ++chosen;
+  if (!goes(chosen)) return none();
+  link.movers.push_back(chosen);
   return {};
 }
 
@@ -283,16 +308,14 @@ Result<JobId> Core::admit(const PageMove& move, Ticket ticket, SlotId& slot) {
   job.link = *link;
   job.own_slot = own_slot;
   if (own_slot) own_slots.emplace(slot_name(job.move.to), index);
-  job.prepared = false;
+  job.prepared = job.summed = false;
   ++job.generation;
   ++unfinished;
   ++open_tickets[ticket];
   if (job.source.ready() && job.destination.ready()) {
     make_ready(index);
   } else {
-    job.phase = Phase::kWaiting;
-    links[*link].held_bytes += links[*link].job_bytes;
-    waiting.push_back(index);
+    start_waiting(index);
   }
   return id_of(index);
 }
@@ -308,11 +331,11 @@ bool Core::cancel(JobId id) {
   const auto index = static_cast<std::uint32_t>(id);
   if (job->phase == Phase::kStarted) {
     // The mover answers with a completion.
-    return movers[links[job->link].mover]->cancel({&id, 1}) != 0;
+    return movers[links[job->link].movers[job->way]]->cancel({&id, 1}) != 0;
   }
+  if (job->phase == Phase::kStarting) return false;
   if (job->phase == Phase::kWaiting) {
-    std::erase(waiting, index);
-    links[job->link].held_bytes -= links[job->link].job_bytes;
+    stop_waiting(index);
   } else if (!scheduler->remove(job->link, index)) {
     return false;
   }
@@ -340,21 +363,40 @@ void Core::make_ready(std::uint32_t index) {
   scheduler->enqueue(job.link, {index, links[job.link].job_bytes, job.move.urgency});
 }
 
-void Core::pump() {
-  bool moved = true;
-  while (moved) {
-    collect_completions();
-    // What waits takes the freed depth first: devices stay busy while contents are verified.
-    moved = start_all();
-    for (const Completion& c : arrived) on_completion(c);
-    moved |= !arrived.empty();
-    moved |= advance_waiting();
-    moved |= start_all();
+void Core::start_waiting(std::uint32_t index) {
+  Active& job = jobs[index];
+  job.phase = Phase::kWaiting;
+  links[job.link].held_bytes += links[job.link].job_bytes;
+  for (const Place& place : {job.move.from, job.move.to})
+    waiting[slot_name(place)].push_back(index);
+}
+
+void Core::stop_waiting(std::uint32_t index) {
+  Active& job = jobs[index];
+  links[job.link].held_bytes -= links[job.link].job_bytes;
+  for (const Place& place : {job.move.from, job.move.to}) {
+    const auto found = waiting.find(slot_name(place));
+    std::erase(found->second, index);
+    if (found->second.empty()) waiting.erase(found);
   }
 }
 
-void Core::collect_completions() {
-  arrived.clear();
+void Core::pump(Lock& lock) {
+  bool moved = true;
+  std::vector<Completion> arrived;
+  while (moved) {
+    arrived.clear();
+    collect_completions(arrived);
+    // What waits takes the freed depth first: devices stay busy while contents are verified.
+    moved = start_all(lock);
+    settle_all(arrived, lock);
+    moved |= !arrived.empty();
+    moved |= advance_waiting();
+    moved |= start_all(lock);
+  }
+}
+
+void Core::collect_completions(std::vector<Completion>& arrived) {
   std::array<Completion, kBatch> batch;
   for (const auto& mover : movers) {
     std::size_t count = 0;
@@ -370,60 +412,121 @@ void Core::collect_completions() {
   }
 }
 
-bool Core::start_all() {
+bool Core::start_all(Lock& lock) {
   bool any = false;
-  for (std::size_t l = 0; l < links.size(); ++l) any |= start_queued(static_cast<LinkId>(l));
+  for (std::size_t l = 0; l < links.size(); ++l) any |= start_queued(static_cast<LinkId>(l), lock);
   return any;
 }
 
+/// Only those that wait for a slot on which somebody's turn came are looked at.
 bool Core::advance_waiting() {
-  bool changed = false;
-  for (const Tier& tier : tiers) changed |= tier.store->slots().take_event();
-  if (!changed) return false;
   bool any = false;
-  std::erase_if(waiting, [&](std::uint32_t index) {
-    if (!jobs[index].source.ready() || !jobs[index].destination.ready()) return false;
-    Link& link = links[jobs[index].link];
-    link.held_bytes -= link.job_bytes;
-    make_ready(index);
-    any = true;
-    return true;
-  });
+  std::vector<SlotId> turned;
+  for (std::size_t t = 0; t < tiers.size(); ++t) {
+    SlotPool& slots = tiers[t].store->slots();
+    if (!slots.take_event()) continue;
+    turned.clear();
+    slots.take_turned(turned);
+    for (const SlotId slot : turned) {
+      const auto found = waiting.find(slot_name({static_cast<TierId>(t), slot}));
+      if (found == waiting.end()) continue;
+      const std::vector<std::uint32_t> candidates = found->second;
+      for (const std::uint32_t index : candidates) {
+        if (!jobs[index].source.ready() || !jobs[index].destination.ready()) continue;
+        stop_waiting(index);
+        make_ready(index);
+        any = true;
+      }
+    }
+  }
   return any;
 }
 
-bool Core::start_queued(LinkId link) {
-  Mover& mover = *movers[links[link].mover];
+std::vector<Scheduler::Item> Core::pick(LinkId link, bool& any) {
+  const LinkConfig& c = links[link].config;
+  const bool read_first = tiers[c.to].file != nullptr && tiers[c.from].file == nullptr;
+  const std::size_t most = read_first ? kBatch : kLargeBatch;
+  std::vector<Scheduler::Item> items;
+  while (items.size() < most) {
+    const auto item = scheduler->next(link, clock->now_ns());
+    if (!item) break;
+    const auto index = static_cast<std::uint32_t>(item->id);
+    if (const Status ready = prepare(jobs[index]); !ready) {
+      scheduler->finished(link, item->bytes);
+      finish(index, ready.error().code, ready.error().reason, 0);
+      any = true;
+      continue;
+    }
+    jobs[index].phase = Phase::kStarting;
+    items.push_back(*item);
+  }
+  return items;
+}
+
+/// Checksums of what goes to a file, where the host sees it. Its lease keeps it as it is.
+void Core::sum_sources(std::span<const Scheduler::Item> items, Lock& lock) {
+  std::vector<std::pair<Active*, std::span<std::byte>>> unknown;
+  for (const Scheduler::Item& item : items) {
+    Active& job = jobs[item.id];
+    if (job.summed || tiers[job.move.to.tier].file == nullptr) continue;
+    if (const auto bytes = host_bytes(*tiers[job.move.from.tier].store, job.move.from.slot))
+      unknown.emplace_back(&job, *bytes);
+  }
+  if (unknown.empty()) return;
+  lock.unlock();
+  for (const auto& [job, bytes] : unknown) job->contents_checksum = checksum(bytes);
+  lock.lock();
+  for (const auto& [job, bytes] : unknown) job->summed = true;
+}
+
+std::size_t Core::choose(const Link& link, std::span<const Job> batch) const {
+  if (link.movers.size() < 2) return 0;
+  double runs = 1;
+  for (std::size_t i = 1; i < batch.size(); ++i) {
+    const auto follows = [](const Address& before, Bytes bytes, const Address& next) {
+      return before.pointer + bytes == next.pointer && before.offset == next.offset;
+    };
+    if (!follows(batch[i - 1].source, batch[i - 1].bytes, batch[i].source) ||
+        !follows(batch[i - 1].destination, batch[i - 1].bytes, batch[i].destination))
+      ++runs;
+  }
+  const auto pages = static_cast<double>(batch.size());
+  const std::size_t best =
+      fastest(link.curves, {static_cast<double>(link.job_bytes), pages, pages / runs});
+  return best < link.movers.size() ? best : 0;
+}
+
+bool Core::start_queued(LinkId link, Lock& lock) {
   bool any = false;
   for (;;) {
-    std::array<Job, kBatch> batch;
-    std::array<Scheduler::Item, kBatch> items;
-    std::size_t count = 0;
-    while (count < batch.size()) {
-      const auto item = scheduler->next(link, clock->now_ns());
-      if (!item) break;
-      const auto index = static_cast<std::uint32_t>(item->id);
-      Active& active = jobs[index];
-      if (const Status ready = prepare(active); !ready) {
-        scheduler->finished(link, item->bytes);
-        finish(index, ready.error().code, ready.error().reason, 0);
-        any = true;
-        continue;
-      }
-      items[count] = *item;
-      batch[count++] = {id_of(index),
-                        tiers[active.move.from.tier].store->address(active.move.from.slot),
-                        tiers[active.move.to.tier].store->address(active.move.to.slot),
-                        item->bytes,
-                        active.move.cause,
-                        active.move.urgency,
-                        0};
+    const std::vector<Scheduler::Item> items = pick(link, any);
+    if (items.empty()) return any;
+    sum_sources(items, lock);
+    const bool check = injector.plan().guards(Guard::kChecksum);
+    std::vector<Job> batch;
+    batch.reserve(items.size());
+    for (const Scheduler::Item& item : items) {
+      const auto index = static_cast<std::uint32_t>(item.id);
+      const Active& active = jobs[index];
+      const Store& from = *tiers[active.move.from.tier].store;
+      batch.push_back({id_of(index), from.address(active.move.from.slot),
+                       tiers[active.move.to.tier].store->address(active.move.to.slot), item.bytes,
+                       active.move.cause, active.move.urgency, 0,
+                       from.space() != Space::kFile || check ? from.page_bytes() : 0,
+                       active.contents_checksum});
     }
-    const std::size_t taken = count == 0 ? 0 : mover.submit(std::span(batch).first(count));
-    for (std::size_t i = count; i-- > taken;) scheduler->undo(link, items[i]);
-    for (std::size_t i = 0; i < taken; ++i) jobs[items[i].id].phase = Phase::kStarted;
+    const std::size_t way = choose(links[link], batch);
+    const std::size_t taken = movers[links[link].movers[way]]->submit(batch);
+    for (std::size_t i = items.size(); i-- > taken;) {
+      jobs[items[i].id].phase = Phase::kQueued;
+      scheduler->undo(link, items[i]);
+    }
+    for (std::size_t i = 0; i < taken; ++i) {
+      jobs[items[i].id].phase = Phase::kStarted;
+      jobs[items[i].id].way = static_cast<std::uint32_t>(way);
+    }
     any |= taken != 0;
-    if (taken < batch.size()) return any;
+    if (taken < items.size()) return any;
   }
 }
 
@@ -442,10 +545,6 @@ Status Core::prepare(Active& job) {
       return Error{Code::kStale, Reason::kGeneration, "the source holds a page of another name"};
     }
     job.contents_checksum = record.contents_checksum;
-  } else if (tiers[move.to.tier].file != nullptr) {
-    if (const auto bytes = host_bytes(*from.store, move.from.slot)) {
-      job.contents_checksum = checksum(*bytes);
-    }
   }
   // From now on the destination holds neither the old page nor yet the new one.
   LEHR_TRY(forget(move.to));
@@ -454,35 +553,62 @@ Status Core::prepare(Active& job) {
   return {};
 }
 
-void Core::on_completion(const Completion& completion) {
-  const Status settled = settle(*find(completion.id), completion);
-  const auto index = static_cast<std::uint32_t>(completion.id);
-  if (settled) {
-    finish(index, Code::kOk, Reason::kNone, completion.bytes);
-  } else {
-    finish(index, settled.error().code, settled.error().reason, completion.bytes);
+/// Contents that came from a file to where the host sees them.
+bool Core::verified_here(const Active& job) const {
+  return tiers[job.move.from.tier].file != nullptr && injector.plan().guards(Guard::kChecksum) &&
+         tiers[job.move.to.tier].store->space() == Space::kHostMemory;
+}
+
+void Core::settle_all(std::span<const Completion> arrived, Lock& lock) {
+  struct Read {
+    std::size_t at;
+    std::span<std::byte> bytes;
+    std::uint64_t sum = 0;
+  };
+  std::vector<Read> reads;
+  for (std::size_t i = 0; i < arrived.size(); ++i) {
+    const Active& job = *find(arrived[i].id);
+    if (arrived[i].code == Code::kOk && verified_here(job))
+      reads.push_back({i, *host_bytes(*tiers[job.move.to.tier].store, job.move.to.slot)});
+  }
+  if (!reads.empty()) {  // its lease keeps the destination as it is
+    lock.unlock();
+    for (Read& read : reads) read.sum = checksum(read.bytes);
+    lock.lock();
+  }
+  auto read = reads.begin();
+  for (std::size_t i = 0; i < arrived.size(); ++i) {
+    std::optional<std::uint64_t> sum;
+    if (read != reads.end() && read->at == i) sum = (read++)->sum;
+    const Status settled = settle(*find(arrived[i].id), arrived[i], sum);
+    const auto index = static_cast<std::uint32_t>(arrived[i].id);
+    finish(index, settled ? Code::kOk : settled.error().code,
+           settled ? Reason::kNone : settled.error().reason, arrived[i].bytes);
   }
 }
 
 /// What a completion means for the two ends: the destination holds the page, or the source is no
-/// good.
-Status Core::settle(Active& job, const Completion& completion) {
+/// good. `sum`: of what arrived, where the host sees it.
+Status Core::settle(Active& job, const Completion& completion, std::optional<std::uint64_t> sum) {
   const PageMove& move = job.move;
   Tier& from = tiers[move.from.tier];
+  const bool wrong = (sum && *sum != job.contents_checksum) ||
+                     (completion.code != Code::kOk && completion.reason == Reason::kChecksum);
+  if (wrong) {
+    ++totals.checksum_failures;
+    LEHR_TRY(forget(move.from));
+    return corrupt({}, Reason::kChecksum);
+  }
   if (completion.code != Code::kOk) {
     // A file that ends before its page will not grow again: a miss from now on, never a retry loop.
     if (from.file != nullptr && completion.reason == Reason::kTruncated)
       LEHR_TRY(forget(move.from));
     return Error{completion.code, completion.reason, {}};
   }
-  if (from.file != nullptr && injector.plan().guards(Guard::kChecksum)) {
-    const auto bytes = host_bytes(*tiers[move.to.tier].store, move.to.slot);
-    if (bytes && checksum(*bytes) != job.contents_checksum) {
-      ++totals.checksum_failures;
-      LEHR_TRY(forget(move.from));
-      return corrupt({}, Reason::kChecksum);
-    }
-  }
+  // A mover that saw what the host does not says what it wrote.
+  if (tiers[move.to.tier].file != nullptr && from.store->space() != Space::kHostMemory &&
+      from.file == nullptr)
+    job.contents_checksum = completion.checksum;
   // Dropped while the page was on its way: nothing to be found there.
   if (!tiers[move.to.tier].store->slots().is_held(move.to.slot)) return {};
   return stamp(move.to, move.page, move.version, key_of(move), job.contents_checksum);
@@ -494,6 +620,10 @@ void Core::finish(std::uint32_t index, Code code, Reason reason, Bytes bytes) {
   const std::int64_t now = clock->now_ns();
   LinkStats& stats = links[job.link].stats;
   stats.bytes[static_cast<std::size_t>(move.cause)] += bytes;
+  if (job.phase == Phase::kStarted) {
+    stats.by_mover[job.way].bytes += bytes;
+    stats.by_mover[job.way].jobs += code == Code::kOk;
+  }
   if (code == Code::kOk) {
     ++stats.jobs[static_cast<std::size_t>(move.cause)];
     ++totals.finished;
@@ -532,6 +662,10 @@ void Core::finish(std::uint32_t index, Code code, Reason reason, Bytes bytes) {
   free_jobs.push_back(index);
   --unfinished;
   finished_cv.notify_all();
+}
+
+void Core::set_share(LinkId link, double share) const {
+  for (const std::uint32_t mover : links[link].movers) movers[mover]->set_share(share);
 }
 
 std::vector<int> Core::event_fds() const {

@@ -11,10 +11,12 @@
 
 namespace lehr::transfer {
 
-/// The engine's state. Every member function expects `mutex` to be held, unless it says otherwise.
+/// The engine's state. Every member function expects `mutex` to be held, unless it says otherwise;
+/// those that are given the lock let go of it while they read contents.
 class TransferEngine::Core {
  public:
-  enum class Phase : std::uint8_t { kNone, kWaiting, kQueued, kStarted };
+  enum class Phase : std::uint8_t { kNone, kWaiting, kQueued, kStarting, kStarted };
+  using Lock = std::unique_lock<std::mutex>;
 
   struct Active {
     PageMove move;
@@ -25,8 +27,10 @@ class TransferEngine::Core {
     std::uint32_t generation = 0;
     Phase phase = Phase::kNone;
     LinkId link = 0;
+    std::uint32_t way = 0;  ///< of the link's movers, once started
     bool own_slot = false;
     bool prepared = false;
+    bool summed = false;  ///< contents_checksum is known
   };
   struct Label {
     PageId page = kNoPage;
@@ -41,7 +45,8 @@ class TransferEngine::Core {
   };
   struct Link {
     LinkConfig config;
-    std::uint32_t mover = 0;
+    std::vector<std::uint32_t> movers;  ///< with `curves` one for each, else a single one
+    std::vector<MoverCurve> curves;
     Bytes job_bytes = 0;
     Bytes held_bytes = 0;  ///< of jobs that wait for their leases' turn
     LinkStats stats;
@@ -65,7 +70,8 @@ class TransferEngine::Core {
   bool cancel(JobId id);
   /// Takes back a job that was admitted in this call, without a result.
   void withdraw(JobId id);
-  void pump();
+  void pump(Lock& lock);
+  void set_share(LinkId link, double share) const;
   void refuse(Submission& out, const Error& error);
   std::vector<int> event_fds() const;
 
@@ -82,14 +88,14 @@ class TransferEngine::Core {
   std::unique_ptr<Scheduler> scheduler;
   std::deque<Active> jobs;  ///< stable addresses; free ones in free_jobs
   std::vector<std::uint32_t> free_jobs;
-  std::vector<std::uint32_t> waiting;  ///< jobs whose leases' turn has not come, in order
+  /// Jobs whose leases' turn has not come, by both of their slots, in order.
+  std::unordered_map<std::uint64_t, std::vector<std::uint32_t>> waiting;
   std::unordered_map<std::uint64_t, std::uint32_t>
       own_slots;  ///< allocated for a job: who gives them back
   std::uint32_t unfinished = 0;
   std::uint32_t max_jobs;
   Ticket last_ticket = 0;
   std::unordered_map<Ticket, std::uint32_t> open_tickets;
-  std::vector<Completion> arrived;  ///< taken from the movers, not yet settled; of one pump
   std::deque<MoveResult> results;
   std::deque<TransferEvent> events;
   std::uint32_t event_ring;
@@ -99,16 +105,24 @@ class TransferEngine::Core {
   Active* find(JobId id);
   JobId id_of(std::uint32_t index) const;
   void make_ready(std::uint32_t index);
-  void collect_completions();
+  void start_waiting(std::uint32_t index);
+  void stop_waiting(std::uint32_t index);
+  void collect_completions(std::vector<Completion>& arrived);
   bool advance_waiting();
-  bool start_all();
-  bool start_queued(LinkId link);
+  bool start_all(Lock& lock);
+  bool start_queued(LinkId link, Lock& lock);
+  /// Takes jobs of a link that may start now, as many as one submission to a mover should have.
+  std::vector<Scheduler::Item> pick(LinkId link, bool& any);
+  void sum_sources(std::span<const Scheduler::Item> items, Lock& lock);
+  std::size_t choose(const Link& link, std::span<const Job> batch) const;
+  bool verified_here(const Active& job) const;
   Status prepare(Active& job);
-  void on_completion(const Completion& completion);
-  Status settle(Active& job, const Completion& completion);
+  void settle_all(std::span<const Completion> arrived, Lock& lock);
+  Status settle(Active& job, const Completion& completion, std::optional<std::uint64_t> sum);
   void finish(std::uint32_t index, Code code, Reason reason, Bytes bytes);
-  /// Checks that the link's tiers fit each other and finds the first mover that goes between them.
+  /// Checks that the link's tiers fit each other and finds the movers that go between them.
   Status connect(Link& link) const;
+  Status find_movers(Link& link) const;
 };
 
 }  // namespace lehr::transfer

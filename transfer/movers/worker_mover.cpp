@@ -6,7 +6,8 @@
 namespace lehr::transfer {
 
 Result<std::unique_ptr<Mover>> WorkerMover::create(MoverTraits traits,
-                                                   const WorkerMoverConfig& config, Work work) {
+                                                   const WorkerMoverConfig& config, Work work,
+                                                   std::string notice) {
   if (config.threads == 0 || config.threads > 256 || config.queue == 0) {
     return invalid(std::string(traits.name) + ": needs 1 to 256 threads and a queue");
   }
@@ -14,16 +15,18 @@ Result<std::unique_ptr<Mover>> WorkerMover::create(MoverTraits traits,
   traits.queue = config.queue;
   traits.works_unpolled = true;
   LEHR_ASSIGN(EventFd event, EventFd::create());
-  std::unique_ptr<WorkerMover> mover(new WorkerMover(traits, work, std::move(event)));
+  std::unique_ptr<WorkerMover> mover(
+      new WorkerMover(traits, std::move(work), std::move(notice), std::move(event)));
   for (std::uint32_t i = 0; i < config.threads; ++i) {
     mover->threads_.emplace_back([m = mover.get()] { m->run(); });
   }
   return std::unique_ptr<Mover>(std::move(mover));
 }
 
-WorkerMover::WorkerMover(MoverTraits traits, Work work, EventFd event)
+WorkerMover::WorkerMover(MoverTraits traits, Work work, std::string notice, EventFd event)
     : traits_(traits),
-      work_(work),
+      work_(std::move(work)),
+      notice_(std::move(notice)),
       event_(std::move(event)),
       queue_(std::size_t{traits.depth} + traits.queue) {}
 

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// An engine that goes by what movers were measured to do, and how much it gives them at once.
+#include <catch2/catch.hpp>
+
+#include "tests/transfer/transfer_world.hpp"
+#include "transfer/arena.hpp"
+
+using namespace lehr;
+using namespace lehr::transfer;
+using namespace lehr::transfer::test;
+
+namespace {
+
+constexpr Bytes kPage = 4096;
+constexpr SlotId kPages = 2048;
+
+/// Notes how many jobs each submission brings.
+class Noting final : public Mover {
+ public:
+  explicit Noting(std::vector<std::size_t>& sizes) : sizes_(sizes) {
+    auto made = make_host_copy({1, 1U << 14});
+    REQUIRE(made);
+    inner_ = *std::move(made);
+  }
+  const MoverTraits& traits() const override { return inner_->traits(); }
+  Probe probe() const override { return inner_->probe(); }
+  int event_fd() const override { return inner_->event_fd(); }
+
+ private:
+  std::size_t do_submit(std::span<const Job> jobs) override {
+    sizes_.push_back(jobs.size());
+    return inner_->submit(jobs);
+  }
+  std::size_t do_poll(std::span<Completion> out) override { return inner_->poll(out); }
+  std::size_t do_cancel(std::span<const JobId> ids) override { return inner_->cancel(ids); }
+  Load load() override { return {}; }
+
+  std::unique_ptr<Mover> inner_;
+  std::vector<std::size_t>& sizes_;
+};
+
+std::unique_ptr<Arena> arena(const char* name) {
+  ArenaConfig config;
+  config.name = name;
+  config.pages = kPages;
+  config.page_bytes = kPage;
+  HostMemoryConfig memory;
+  memory.bytes = Arena::bytes_for(config);
+  auto region = host_region(memory);
+  REQUIRE(region);
+  auto made = Arena::create(config, *std::move(region));
+  REQUIRE(made);
+  return *std::move(made);
+}
+
+/// Two memories, and two movers between them: the first starts soon, the second runs fast; a third
+/// curve of the first knows runs of pages.
+struct Two {
+  std::vector<std::size_t> soon, fast;
+  std::unique_ptr<TransferEngine> engine;
+
+  explicit Two(bool measured = true) {
+    EngineParts parts;
+    parts.tiers.push_back(arena("host"));
+    parts.tiers.push_back(arena("hbm"));
+    parts.movers.push_back(std::make_unique<Noting>(soon));
+    parts.movers.push_back(std::make_unique<Noting>(fast));
+    LinkConfig link;
+    link.name = "up";
+    link.from = 0;
+    link.to = 1;
+    link.limits.bytes_per_second = 1e15;
+    if (measured) {
+      link.measured = {{0, {"up", "soon", 1, 1e-6, BandwidthCurve(1e9)}},
+                       {1, {"up", "fast", 1, 100e-6, BandwidthCurve(50e9)}},
+                       {0, {"up", "soon", 16, 1e-6, BandwidthCurve(55e9)}}};
+    }
+    parts.links = {link};
+    auto made = TransferEngine::create(std::move(parts));
+    REQUIRE(made);
+    engine = *std::move(made);
+  }
+
+  /// Moves `count` pages of which every `step`-th slot is taken.
+  void move(SlotId count, SlotId step) {
+    std::vector<SlotId> from(kPages), to(kPages);
+    REQUIRE(engine->allocate(0, from));
+    REQUIRE(engine->allocate(1, to));
+    std::vector<PageMove> moves;
+    for (SlotId i = 0; i < count; ++i) {
+      REQUIRE(engine->stamp({0, from[i * step]}, i + 1, 1));
+      moves.push_back(move_of(i + 1, {0, from[i * step]}, {1, to[i * step]}));
+    }
+    std::vector<Submission> said(count);
+    engine->submit(moves, said);
+    for (const Submission& s : said) REQUIRE(s.job != 0);
+    REQUIRE(engine->wait_all(kLong));
+    std::vector<MoveResult> results(count);
+    REQUIRE(engine->poll(results) == count);
+    for (const MoveResult& r : results) CHECK(r.code == Code::kOk);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("Few pages go with the mover that starts soonest, many with the fastest") {
+  {
+    Two two;
+    two.move(4, 2);  // 16 KiB: 17 us, or 100
+    CHECK(two.soon == std::vector<std::size_t>{4});
+    CHECK(two.fast.empty());
+  }
+  {
+    Two two;
+    two.move(1000, 2);  // 4 MB: 4 ms, or 0.2
+    CHECK(two.soon.empty());
+    CHECK(two.fast == std::vector<std::size_t>{1000});
+    const LinkStats link = two.engine->stats().links[0];
+    REQUIRE(link.by_mover.size() == 3);
+    CHECK(link.by_mover[1].jobs == 1000);
+    CHECK(link.by_mover[1].bytes == 1000 * kPage);
+    CHECK(link.by_mover[0].jobs + link.by_mover[2].jobs == 0);
+  }
+}
+
+TEST_CASE("Pages that follow each other go with the mover that merges them") {
+  Two two;
+  two.move(1000, 1);
+  CHECK(two.fast.empty());
+  CHECK(two.soon == std::vector<std::size_t>{1000});
+  CHECK(two.engine->stats().links[0].by_mover[2].jobs == 1000);
+}
+
+TEST_CASE("Without measurements the first mover that fits serves, a whole batch at a time") {
+  Two two(false);
+  two.move(2000, 1);
+  CHECK(two.fast.empty());
+  CHECK(two.soon == std::vector<std::size_t>{2000});
+}
+
+TEST_CASE("A measured mover that does not go between the tiers is refused") {
+  EngineParts parts;
+  parts.tiers.push_back(arena("host"));
+  parts.tiers.push_back(arena("hbm"));
+  auto pread = make_file_pread({1, 16});
+  REQUIRE(pread);
+  parts.movers.push_back(*std::move(pread));
+  LinkConfig link;
+  link.name = "up";
+  link.from = 0;
+  link.to = 1;
+  link.measured = {{0, {"up", "file_pread", 1, 0, BandwidthCurve(1e9)}}};
+  parts.links = {link};
+  const auto made = TransferEngine::create(std::move(parts));
+  REQUIRE_FALSE(made);
+  CHECK(made.error().what.find("up") != std::string::npos);
+}
