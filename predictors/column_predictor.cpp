@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/simd.hpp"
 #include "predictors/logit.hpp"
 
 namespace lehr::predictors {
@@ -18,6 +19,21 @@ bool sampled(const Run& run) {
   return key % 4 == 0;
 }
 
+LEHR_VECTOR_CLONES void to_tenths(const float* x, std::uint32_t n, std::int8_t* said) {
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const float raw = std::min(std::max(x[i], -kMostLogit), kMostLogit);
+    said[i] = static_cast<std::int8_t>(raw * kTenths);
+  }
+}
+
+LEHR_VECTOR_CLONES void from_tenths(const std::int8_t* said, std::uint32_t n, float* x) {
+  for (std::uint32_t i = 0; i < n; ++i) x[i] = static_cast<float>(said[i]) / kTenths;
+}
+
+LEHR_VECTOR_CLONES void shift_odds(const float* change, std::uint32_t n, float* odds) {
+  for (std::uint32_t i = 0; i < n; ++i) odds[i] = sigmoid(logit(odds[i]) + change[i]);
+}
+
 }  // namespace
 
 Status ColumnPredictor::begin(const PredictorContext& context) {
@@ -31,6 +47,8 @@ Status ColumnPredictor::begin(const PredictorContext& context) {
   horizon_ = context.horizon;
   layers_ = context.layers;
   places_.assign(layers_, {});
+  needs_ = needs();
+  reader_ = GroupReader(needs_.mass);
   return start(context);
 }
 
@@ -70,8 +88,7 @@ void ColumnPredictor::learn(const Run& run) {
     if (run.view->step < ahead || history_.age[run.first] < ahead) continue;
     const std::uint32_t slot = (run.view->step - ahead) % kMaxHorizon;
     const auto& said = said_[slot * kMaxHorizon + std::min(ahead, rows) - 1];
-    for (std::uint32_t i = 0; i < run.length; ++i)
-      x[i] = static_cast<float>(said[run.first + i]) / kTenths;
+    from_tenths(&said[run.first], run.length, x.data());
     scaler_.learn(ahead, x.data(), run.read, run.length);
   }
 }
@@ -81,13 +98,19 @@ void ColumnPredictor::publish(const Run& run, const Logits& x) {
   const std::uint32_t slot = run.view->step % kMaxHorizon;
   for (std::uint32_t k = 0; k < rows; ++k) {
     auto& said = said_[slot * kMaxHorizon + k];
-    for (std::uint32_t i = 0; i < run.length; ++i) {
-      const float raw = std::min(std::max(x[k][i], -kMostLogit), kMostLogit);
-      said[run.first + i] = static_cast<std::int8_t>(raw * kTenths);
-    }
+    to_tenths(x[k].data(), run.length, &said[run.first]);
   }
   for (std::uint32_t k = 0; k < horizon_; ++k)
     scaler_.apply(k + 1, x[std::min(k, rows - 1)].data(), run.length, &odds_[k][run.first]);
+}
+
+void ColumnPredictor::remember(const Run& run) {
+  if (needs_.history) {
+    history_.add(run);
+  } else {
+    history_.grow_older(run);
+  }
+  if (needs_.warmth) warmth_.add(run, history_);
 }
 
 void ColumnPredictor::observe(const LayerView& view) {
@@ -95,19 +118,18 @@ void ColumnPredictor::observe(const LayerView& view) {
   step_ = view.step;
   add_pages(view.filled, view.pages);
   places_[view.layer].clear();
-  warmth_.begin_layer(view);
+  if (needs_.warmth) warmth_.begin_layer(view);
   for (const GroupView& group : view.groups) {
     reader_.for_each(group, view, [&](const Run& run) {
       reach(run.first + run.length - 1);
       if (seen_[run.first] == view.tick) {  // of a prefix that another sequence of the batch shares
-        history_.join(run);
+        if (needs_.history) history_.join(run);
         return;
       }
       seen_[run.first] = view.tick;
       learn(run);
       note(run);
-      history_.add(run);
-      warmth_.add(run, history_);
+      remember(run);
       places_[view.layer].push_back({run.first, run.position, run.length, group.sequence,
                                      group.kv_head,
                                      static_cast<std::uint32_t>(&group - view.groups.data())});
@@ -127,8 +149,7 @@ void ColumnPredictor::observe(const LayerView& view) {
 }
 
 void ColumnPredictor::revise(const Place& place, const float* change) {
-  float* odds = &odds_[0][place.first];
-  for (std::uint32_t i = 0; i < place.length; ++i) odds[i] = sigmoid(logit(odds[i]) + change[i]);
+  shift_odds(change, place.length, &odds_[0][place.first]);
 }
 
 }  // namespace lehr::predictors

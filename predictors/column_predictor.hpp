@@ -14,6 +14,13 @@ namespace lehr::predictors {
 /// Raw logits of a run's pages, a row for each number of steps ahead.
 using Logits = std::array<std::array<float, Run::kLength>, kMaxHorizon>;
 
+/// Which of the shared columns a model reads; the others are not kept.
+struct Needs {
+  bool history = true;  ///< all of History; its ages are kept in any case
+  bool warmth = false;
+  bool mass = true;  ///< false: margins are unknown to it
+};
+
 /// What most predictors share: the columns, the walk through groups and runs, and the scaling of
 /// raw logits to odds for each step ahead, which learns from a quarter of the runs. A model says
 /// one thing: the raw logits of a run.
@@ -49,6 +56,7 @@ class ColumnPredictor : public Predictor {
   virtual void judge(const Run& run, Logits& x) = 0;
   /// Every run of the layer was judged: may revise() runs of other layers.
   virtual void judged(const LayerView& /*view*/) {}
+  virtual Needs needs() const { return {}; }
   /// Rows that judge() writes; further steps ahead are scaled from the last of them.
   virtual std::uint32_t steps_told() const { return 1; }
 
@@ -65,12 +73,14 @@ class ColumnPredictor : public Predictor {
   Work work_;
 
  private:
+  void remember(const Run& run);
   void learn(const Run& run);
   void publish(const Run& run, const Logits& x);
   void reach(PageId page);
 
   GroupReader reader_;
   OddsScaler scaler_;
+  Needs needs_;
   Step step_ = 0;
   std::array<std::vector<float>, kMaxHorizon> odds_;
   /// [step % kMaxHorizon][row]: raw logits in tenths; what was said some steps ago.

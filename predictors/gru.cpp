@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/base/simd.hpp"
+#include "predictors/lanes.hpp"
 #include "predictors/logit.hpp"
 #include "predictors/networks.hpp"
 
@@ -13,26 +14,20 @@ namespace {
 
 using W = GruWeights;
 constexpr std::uint32_t kL = GruBatch::kLanes;
-constexpr std::uint32_t kTile = 8;  // outputs at a time: their sums stay in registers
+constexpr std::uint32_t kTile = 8;  // outputs at a time
+static_assert(kL == kLaneCount);
 
-/// out[j][lane] = start[j] + sum over k of m[j][k] * in[k][lane]; rows is a multiple of kTile.
+/// out[j][lane] = start[j] + sum over k of m[j][k] * in[k][lane].
 LEHR_VECTOR_CLONES void multiply(const float* m, const float* start, const float* in,
                                  std::uint32_t rows, std::uint32_t columns, float* out) {
-  for (std::uint32_t j = 0; j < rows; j += kTile) {
-    float acc[kTile][kL];
-    for (std::uint32_t t = 0; t < kTile; ++t) {
-      for (std::uint32_t l = 0; l < kL; ++l) acc[t][l] = start[j + t];
-    }
-    for (std::uint32_t k = 0; k < columns; ++k) {
-      const float* x = in + std::size_t{k} * kL;
-      for (std::uint32_t t = 0; t < kTile; ++t) {
-        const float w = m[std::size_t{j + t} * columns + k];
-        for (std::uint32_t l = 0; l < kL; ++l) acc[t][l] += w * x[l];
-      }
-    }
-    for (std::uint32_t t = 0; t < kTile; ++t) {
-      for (std::uint32_t l = 0; l < kL; ++l) out[std::size_t{j + t} * kL + l] = acc[t][l];
-    }
+  std::uint32_t j = 0;
+  for (; j + kTile <= rows; j += kTile) {
+    const float* row = m + std::size_t{j} * columns;
+    Tile<kTile, 1>{row, columns, start + j, in, out + std::size_t{j} * kL, kL}.run(columns);
+  }
+  for (; j < rows; ++j) {
+    const float* row = m + std::size_t{j} * columns;
+    Tile<1, 1>{row, columns, start + j, in, out + std::size_t{j} * kL, kL}.run(columns);
   }
 }
 
@@ -92,7 +87,7 @@ void GruBatch::shape(std::uint32_t blocks) {
   gates_.resize(std::size_t{2} * W::kGates * kL);
 }
 
-void GruBatch::run(const GruWeights& weights) {
+void GruBatch::run(const GruWeights& weights, std::uint32_t steps) {
   static const std::vector<float> kZero(std::size_t{W::kHidden} * kL, 0.0F);
   static const std::vector<float> kNoBias(W::kGates, 0.0F);
   float* from_input = gates_.data();
@@ -111,46 +106,66 @@ void GruBatch::run(const GruWeights& weights) {
       before = after;
     }
   }
-  // 45 outputs: the last rows of the last tile are done one by one.
-  constexpr std::uint32_t kWhole = W::kOutputs / kTile * kTile;
   for (std::uint32_t block = 0; block < blocks_; ++block) {
-    const float* states = &states_[std::size_t{block} * 2 * W::kHidden * kL];
-    float* out = &outputs_[std::size_t{block} * W::kOutputs * kL];
-    multiply(weights.v.data(), weights.c.data(), states, kWhole, 2 * W::kHidden, out);
-    for (std::uint32_t j = kWhole; j < W::kOutputs; ++j) {
-      float* row = out + std::size_t{j} * kL;
-      for (std::uint32_t l = 0; l < kL; ++l) row[l] = weights.c[j];
-      for (std::uint32_t k = 0; k < 2 * W::kHidden; ++k) {
-        const float w = weights.v[std::size_t{j} * 2 * W::kHidden + k];
-        for (std::uint32_t l = 0; l < kL; ++l) row[l] += w * states[std::size_t{k} * kL + l];
-      }
-    }
+    multiply(weights.v.data(), weights.c.data(), &states_[std::size_t{block} * 2 * W::kHidden * kL],
+             steps * W::kTerms, 2 * W::kHidden, &outputs_[std::size_t{block} * W::kOutputs * kL]);
   }
 }
+
+namespace {
+
+/// Sum and largest of a row, sixteen columns side by side as far as it goes.
+LEHR_VECTOR_CLONES void summarise(const float* row, std::uint32_t n, float& sum, float& most) {
+  float sums[kL] = {};
+  float largest[kL];
+  for (std::uint32_t l = 0; l < kL; ++l) largest[l] = row[0];
+  std::uint32_t i = 0;
+  for (; i + kL <= n; i += kL) {
+    for (std::uint32_t l = 0; l < kL; ++l) {
+      sums[l] += row[i + l];
+      largest[l] = std::max(largest[l], row[i + l]);
+    }
+  }
+  sum = 0;
+  most = row[0];
+  for (; i < n; ++i) {
+    sum += row[i];
+    most = std::max(most, row[i]);
+  }
+  for (std::uint32_t l = 0; l < kL; ++l) {
+    sum += sums[l];
+    most = std::max(most, largest[l]);
+  }
+}
+
+/// Rows of `steps` steps ahead over the features of a run, with weights of its block's own.
+LEHR_VECTOR_CLONES void weigh(const float* terms, const Features& f, std::uint32_t steps,
+                              Logits& x) {
+  for (std::uint32_t k = 0; k < steps; ++k) {
+    const float* term = terms + std::size_t{k} * W::kTerms;
+    Tile<1, 4>{term, W::kTerms, term + kOwnFeatures, f[0].data(), x[k].data(), Run::kLength}.run(
+        kOwnFeatures);
+  }
+}
+static_assert(Run::kLength == 4 * kLaneCount);
+
+}  // namespace
 
 void gru_inputs(const Features& f, std::uint32_t pages, float* out, std::uint32_t stride) {
   for (std::uint32_t j = 0; j < kOwnFeatures; ++j) {
     float sum = 0;
-    float most = f[j][0];
-    for (std::uint32_t i = 0; i < pages; ++i) {
-      sum += f[j][i];
-      most = std::max(most, f[j][i]);
-    }
+    float most = 0;
+    summarise(f[j].data(), pages, sum, most);
     out[std::size_t{j} * stride] = sum / static_cast<float>(pages);
     out[(std::size_t{kOwnFeatures} + j) * stride] = most;
   }
 }
 
-void gru_logits(const Features& f, const float* terms, std::uint32_t stride, Logits& x) {
-  for (std::uint32_t k = 0; k < kTrainedSteps; ++k) {
-    const float* term = terms + std::size_t{k} * W::kTerms * stride;
-    const float constant = term[std::size_t{kOwnFeatures} * stride];
-    for (float& v : x[k]) v = constant;
-    for (std::uint32_t j = 0; j < kOwnFeatures; ++j) {
-      const float w = term[std::size_t{j} * stride];
-      for (std::uint32_t i = 0; i < Run::kLength; ++i) x[k][i] += w * f[j][i];
-    }
-  }
+void gru_logits(const Features& f, const float* terms, std::uint32_t stride, Logits& x,
+                std::uint32_t steps) {
+  std::array<float, W::kOutputs> own{};
+  for (std::uint32_t j = 0; j < steps * W::kTerms; ++j) own[j] = terms[std::size_t{j} * stride];
+  weigh(own.data(), f, steps, x);
 }
 
 }  // namespace lehr::predictors

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/base/simd.hpp"
+#include "predictors/logit.hpp"
 
 namespace lehr::predictors {
 
@@ -14,12 +15,41 @@ constexpr float kDecay2 = 0.707106781F;    // 2^(-1/2)
 constexpr float kDecay8 = 0.917004043F;    // 2^(-1/8)
 constexpr float kDecay32 = 0.978572062F;   // 2^(-1/32)
 constexpr float kDecay128 = 0.994599423F;  // 2^(-1/128)
-constexpr int kFaintest = 160;             // code that stands for "no mass": 2^-20
+constexpr std::int16_t kFaintest = 160;    // code that stands for "no mass": 2^-20
 
-int code_of(const GroupView& group, std::size_t i) {
-  const int mean = group.mass[i];
-  if (group.peak == nullptr) return std::min(mean, kFaintest);
-  return std::min((mean + group.peak[i] + 1) / 2, kFaintest);
+/// Codes of a group's masses: the mean of both where the peak is known, too.
+LEHR_VECTOR_CLONES void mass_codes(const MassCode* mean, const MassCode* peak, std::size_t n,
+                                   std::int16_t* code) {
+  if (peak == nullptr) {
+    for (std::size_t i = 0; i < n; ++i)
+      code[i] = std::min(static_cast<std::int16_t>(mean[i]), kFaintest);
+    return;
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    const auto middle = static_cast<std::int16_t>((mean[i] + peak[i] + 1) / 2);
+    code[i] = std::min(middle, kFaintest);
+  }
+}
+
+/// The faintest code that was read among those that the mass decides, or else the loudest unread.
+LEHR_VECTOR_CLONES std::int16_t limit_code(const std::int16_t* code, const std::uint8_t* read,
+                                           std::size_t n) {
+  // The first and the latest pages are read whatever their mass: they say nothing of the limit.
+  std::int16_t limit = -1;
+  for (std::size_t i = 1; i + 5 < n; ++i)
+    limit = std::max(limit, read[i] != 0 ? code[i] : std::int16_t{-1});
+  if (limit >= 0) return limit;
+  limit = kFaintest;
+  for (std::size_t i = 0; i < n; ++i) limit = std::min(limit, read[i] == 0 ? code[i] : kFaintest);
+  return limit;
+}
+
+LEHR_VECTOR_CLONES void margins_of(const std::int16_t* code, std::int16_t limit, std::size_t n,
+                                   float* margin) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float m = static_cast<float>(limit - code[i]) * 0.125F;
+    margin[i] = std::min(std::max(m, GroupReader::kLowestMargin), GroupReader::kHighestMargin);
+  }
 }
 
 /// 1 / (1 - 2^(-age / half_life)): a decayed rate that was seen for `age` steps, made comparable.
@@ -31,16 +61,6 @@ const std::array<float, 1024>& exposure() {
       const double seen = std::max<double>(1, static_cast<double>(age));
       t[age] = static_cast<float>(1 / (1 - std::exp2(-seen / HalfLife)));
     }
-    return t;
-  }();
-  return table;
-}
-
-const std::array<float, 65>& gap_scale() {
-  static const std::array<float, 65> table = [] {
-    std::array<float, 65> t{};
-    for (std::size_t g = 0; g < t.size(); ++g)
-      t[g] = static_cast<float>(std::log2(1.0 + static_cast<double>(g)) / 6);
     return t;
   }();
   return table;
@@ -73,31 +93,19 @@ void GroupReader::prepare(const GroupView& group, const LayerView& view) {
   if (read_.size() < n) {
     read_.resize(2 * n);
     margin_.resize(2 * n);
+    code_.resize(2 * n);
   }
   std::fill_n(read_.begin(), n, std::uint8_t{0});
   for (std::uint32_t i = group.first; i < group.first + group.count; ++i) {
     const std::uint32_t position = view.pages.position[view.selected[i]];
     if (position < n) read_[position] = 1;
   }
-  if (group.mass == nullptr) {
+  if (group.mass == nullptr || !use_mass_) {
     std::fill_n(margin_.begin(), n, 0.0F);
     return;
   }
-  // The first and the latest pages are read whatever their mass: they say nothing of the limit.
-  int limit = -1;
-  for (std::size_t i = 1; i + 5 < n; ++i) {
-    if (read_[i] != 0) limit = std::max(limit, code_of(group, i));
-  }
-  if (limit < 0) {
-    limit = kFaintest;
-    for (std::size_t i = 0; i < n; ++i) {
-      if (read_[i] == 0) limit = std::min(limit, code_of(group, i));
-    }
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    const float m = static_cast<float>(limit - code_of(group, i)) * 0.125F;
-    margin_[i] = std::clamp(m, kLowestMargin, kHighestMargin);
-  }
+  mass_codes(group.mass, group.peak, n, code_.data());
+  margins_of(code_.data(), limit_code(code_.data(), read_.data(), n), n, margin_.data());
 }
 
 void History::cover(PageId page) {
@@ -131,6 +139,10 @@ void History::add(const Run& run) {
   decay_rate(&rate128[p], run.read, kDecay128, n);
   std::copy_n(run.margin, n, &now[p]);
   decay_margins(&margin[p], &peak[p], &age[p], run.margin, n);
+}
+
+void History::grow_older(const Run& run) {
+  for (std::uint32_t i = 0; i < run.length; ++i) ++age[run.first + i];
 }
 
 void History::join(const Run& run) {
@@ -169,50 +181,89 @@ std::span<const float> Warmth::of(std::uint32_t layer, std::uint32_t sequence) c
 
 namespace {
 
-void own_features(const Run& run, const History& h, Features& out) {
-  const PageId p = run.first;
-  const auto& e32 = exposure<32>();
-  const auto& e128 = exposure<128>();
-  const auto& gaps = gap_scale();
-  const auto context = static_cast<float>(run.group->blocks.size());
-  for (std::uint32_t i = 0; i < run.length; ++i) {
-    const std::uint64_t b = h.bits[p + i];
-    const std::uint32_t gap = h.gap(p + i);
-    const std::uint32_t age = std::min<std::uint32_t>(h.age[p + i], 1023);
+using Row = std::array<float, Run::kLength>;
+
+LEHR_VECTOR_CLONES void recency(const std::uint64_t* bits, std::uint32_t n, Features& out) {
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint64_t b = bits[i];
     out[0][i] = static_cast<float>(b & 1U);
     out[1][i] = static_cast<float>(b >> 1 & 1U);
     out[2][i] = static_cast<float>(b >> 2 & 1U);
-    out[3][i] = h.rate2[p + i];
-    out[4][i] = h.rate8[p + i];
-    out[5][i] = h.rate32[p + i] * e32[age];
-    out[6][i] = h.rate128[p + i] * e128[age];
-    out[7][i] = gaps[gap];
-    out[8][i] = 1.0F / (1.0F + static_cast<float>(gap));
-    out[9][i] = h.margin[p + i] * 0.125F;
-    out[10][i] = h.peak[p + i] * 0.125F;
-    const float distance = context - static_cast<float>(run.position + i);
-    out[11][i] = 1.0F / distance;
-    out[12][i] = run.position + i == 0 ? 1.0F : 0.0F;
-    out[13][i] = h.now[p + i] * 0.125F;
+  }
+  for (std::uint32_t i = 0; i < n; ++i) {
+    // The lowest bit's place is the exponent of its value as a number.
+    const auto lowest = static_cast<float>(bits[i] & (~bits[i] + 1));
+    const std::int32_t place = (std::bit_cast<std::int32_t>(lowest) >> 23) - 127;
+    const float since = 1.0F + static_cast<float>(place < 0 ? 64 : place);
+    out[7][i] = log_of(since) * (1.44269504F / 6.0F);
+    out[8][i] = 1.0F / since;
   }
 }
 
-void spread(std::span<const float> from, const Run& run, std::array<float, Run::kLength>& out) {
-  for (std::uint32_t i = 0; i < run.length; ++i) {
-    const std::size_t at = run.position + i;
-    out[i] = (at < from.size() ? from[at] : GroupReader::kLowestMargin) * 0.125F;
+LEHR_VECTOR_CLONES void scale(const float* in, float by, std::uint32_t n, float* out) {
+  for (std::uint32_t i = 0; i < n; ++i) out[i] = in[i] * by;
+}
+
+LEHR_VECTOR_CLONES void distances(float context, std::uint32_t position, std::uint32_t n,
+                                  float* out) {
+  for (std::uint32_t i = 0; i < n; ++i)
+    out[i] = 1.0F / (context - static_cast<float>(static_cast<std::int32_t>(position + i)));
+}
+
+/// Rates of a long half-life, as if all pages had been seen for ever. Pages of a run mostly are of
+/// one age.
+template <int HalfLife>
+void exposed(const float* rate, const std::uint32_t* age, std::uint32_t n, Row& out) {
+  const auto& by = exposure<HalfLife>();
+  const auto last = static_cast<std::uint32_t>(by.size() - 1);
+  if (std::all_of(age, age + n, [age](std::uint32_t a) { return a == age[0]; })) {
+    scale(rate, by[std::min(age[0], last)], n, out.data());
+    return;
+  }
+  for (std::uint32_t i = 0; i < n; ++i) out[i] = rate[i] * by[std::min(age[i], last)];
+}
+
+void own_features(const Run& run, const History& h, Features& out) {
+  const PageId p = run.first;
+  const std::uint32_t n = run.length;
+  recency(&h.bits[p], n, out);
+  std::copy_n(&h.rate2[p], n, out[3].begin());
+  std::copy_n(&h.rate8[p], n, out[4].begin());
+  exposed<32>(&h.rate32[p], &h.age[p], n, out[5]);
+  exposed<128>(&h.rate128[p], &h.age[p], n, out[6]);
+  scale(&h.margin[p], 0.125F, n, out[9].data());
+  scale(&h.peak[p], 0.125F, n, out[10].data());
+  distances(static_cast<float>(run.group->blocks.size()), run.position, n, out[11].data());
+  std::fill_n(out[12].begin(), n, 0.0F);
+  if (run.position == 0) out[12][0] = 1;
+  scale(&h.now[p], 0.125F, n, out[13].data());
+}
+
+void spread(std::span<const float> from, const Run& run, Row& out) {
+  const std::size_t known = std::min<std::size_t>(
+      run.length, from.size() - std::min<std::size_t>(from.size(), run.position));
+  if (known > 0) scale(&from[run.position], 0.125F, static_cast<std::uint32_t>(known), out.data());
+  std::fill(out.begin() + static_cast<std::ptrdiff_t>(known), out.begin() + run.length,
+            GroupReader::kLowestMargin * 0.125F);
+}
+
+/// Of the pages before and after each; a run's ends look at themselves.
+LEHR_VECTOR_CLONES void neighbours(const float* margin, const float* rate, std::uint32_t n,
+                                   float* warmest, float* mean) {
+  for (std::uint32_t i = 1; i + 1 < n; ++i) {
+    warmest[i] = std::max(margin[i - 1], margin[i + 1]) * 0.125F;
+    mean[i] = 0.5F * (rate[i - 1] + rate[i + 1]);
+  }
+  for (const std::uint32_t i : {0U, n - 1}) {
+    const std::uint32_t left = i > 0 ? i - 1 : 0;
+    const std::uint32_t right = i + 1 < n ? i + 1 : i;
+    warmest[i] = std::max(margin[left], margin[right]) * 0.125F;
+    mean[i] = 0.5F * (rate[left] + rate[right]);
   }
 }
 
 void beside_features(const Run& run, const History& h, const Warmth& warmth, Features& out) {
-  const PageId p = run.first;
-  const std::uint32_t n = run.length;
-  for (std::uint32_t i = 0; i < n; ++i) {  // a run's ends look at themselves
-    const PageId left = i > 0 ? p + i - 1 : p;
-    const PageId right = i + 1 < n ? p + i + 1 : p + i;
-    out[14][i] = std::max(h.margin[left], h.margin[right]) * 0.125F;
-    out[15][i] = 0.5F * (h.rate8[left] + h.rate8[right]);
-  }
+  neighbours(&h.margin[run.first], &h.rate8[run.first], run.length, out[14].data(), out[15].data());
   const std::uint32_t layer = run.view->layer;
   spread(warmth.of(layer, run.group->sequence), run, out[16]);
   spread(layer > 0 ? warmth.of(layer - 1, run.group->sequence) : std::span<const float>{}, run,
@@ -226,6 +277,13 @@ void make_features(const Run& run, const History& history, const Warmth& warmth,
                    std::uint32_t count, Features& out) {
   own_features(run, history, out);
   if (count > kOwnFeatures) beside_features(run, history, warmth, out);
+}
+
+void stand_alone(const Run& run, const History& history, Features& out) {
+  const PageId p = run.first;
+  for (const std::size_t f : {14, 16, 17, 18})
+    scale(&history.margin[p], 0.125F, run.length, out[f].data());
+  std::copy_n(&history.rate8[p], run.length, out[15].begin());
 }
 
 }  // namespace lehr::predictors

@@ -26,6 +26,8 @@ struct Run {
 /// its mass passed or missed the smallest that its group selected.
 class GroupReader {
  public:
+  explicit GroupReader(bool use_mass = true) : use_mass_(use_mass) {}
+
   static constexpr float kLowestMargin = -12.0F;
   static constexpr float kHighestMargin = 6.0F;
 
@@ -50,8 +52,10 @@ class GroupReader {
  private:
   void prepare(const GroupView& group, const LayerView& view);
 
+  bool use_mass_;
   std::vector<std::uint8_t> read_;
   std::vector<float> margin_;
+  std::vector<std::int16_t> code_;
 };
 
 /// What a page's past looks like, in columns by PageId: the last 64 steps as bits, decayed rates
@@ -70,6 +74,8 @@ class History {
   void reset(PageId page);
   /// The run's step joins the columns.
   void add(const Run& run);
+  /// Only their ages: the other columns are not kept.
+  void grow_older(const Run& run);
   /// The same pages, read by another sequence in the same step.
   void join(const Run& run);
 
@@ -100,5 +106,8 @@ using Features = std::array<std::array<float, Run::kLength>, kFeatures>;
 /// The first `count` features of each page, after History::add and Warmth::add of its layer.
 void make_features(const Run& run, const History& history, const Warmth& warmth,
                    std::uint32_t count, Features& out);
+
+/// In place of what stands beside a page, the page itself: as if nothing were known but its past.
+void stand_alone(const Run& run, const History& history, Features& out);
 
 }  // namespace lehr::predictors

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kernels/base/simd.hpp"
-#include "predictors/logit.hpp"
+#include "predictors/lanes.hpp"
 
 namespace lehr::predictors {
 
@@ -13,17 +13,34 @@ namespace {
 
 constexpr std::uint32_t kN = Run::kLength;
 
-/// out = bias + sum over inputs of weight[j] * in[j], for a whole run.
-LEHR_VECTOR_CLONES void weigh(const float* weight, float bias, const float* in,
-                              std::uint32_t inputs, float* out) {
-  float acc[kN];
-  for (std::uint32_t i = 0; i < kN; ++i) acc[i] = bias;
-  for (std::uint32_t j = 0; j < inputs; ++j) {
-    const float w = weight[j];
-    const float* row = in + std::size_t{j} * kN;
-    for (std::uint32_t i = 0; i < kN; ++i) acc[i] += w * row[i];
+/// Row r of `out` = bias[r] + sum over the rows of `in` of weight[r][j] * in[j], for a whole run.
+LEHR_VECTOR_CLONES void weigh(const float* weight, const float* bias, const float* in,
+                              std::uint32_t inputs, std::uint32_t rows, float* out) {
+  constexpr std::size_t kFour = 4;  // rows that share what is loaded
+  constexpr std::size_t kThree = kTrainedSteps;
+  std::uint32_t r = 0;
+  for (; r + kFour <= rows; r += kFour) {
+    const float* w = weight + std::size_t{r} * inputs;
+    float* to = out + std::size_t{r} * kN;
+    for (std::uint32_t half = 0; half < kN; half += kN / 2)
+      Tile<kFour, 2>{w, inputs, bias + r, in + half, to + half, kN}.run(inputs);
   }
-  for (std::uint32_t i = 0; i < kN; ++i) out[i] = acc[i];
+  if (r + kThree <= rows) {
+    const float* w = weight + std::size_t{r} * inputs;
+    float* to = out + std::size_t{r} * kN;
+    for (std::uint32_t half = 0; half < kN; half += kN / 2)
+      Tile<kThree, 2>{w, inputs, bias + r, in + half, to + half, kN}.run(inputs);
+    r += kThree;
+  }
+  for (; r < rows; ++r) {
+    const float* w = weight + std::size_t{r} * inputs;
+    Tile<1, 4>{w, inputs, bias + r, in, out + std::size_t{r} * kN, kN}.run(inputs);
+  }
+}
+static_assert(kN == 4 * kLaneCount);
+
+LEHR_VECTOR_CLONES void rectify(float* x, std::uint32_t n) {
+  for (std::uint32_t i = 0; i < n; ++i) x[i] = std::max(x[i], 0.0F);
 }
 
 template <std::size_t Rows, std::size_t Columns>
@@ -44,8 +61,7 @@ Result<LogisticWeights> LogisticWeights::from(std::span<const Tensor> weights) {
 }
 
 void LogisticWeights::logits(const Features& f, Logits& x, std::uint32_t steps) const {
-  for (std::uint32_t k = 0; k < steps; ++k)
-    weigh(weight[k].data(), bias[k], f[0].data(), kInputs, x[k].data());
+  weigh(weight[0].data(), bias.data(), f[0].data(), kInputs, steps, x[0].data());
 }
 
 Result<NetWeights> NetWeights::from(std::span<const Tensor> weights) {
@@ -63,12 +79,9 @@ Result<NetWeights> NetWeights::from(std::span<const Tensor> weights) {
 
 void NetWeights::logits(const Features& f, Logits& x, std::uint32_t steps) const {
   std::array<std::array<float, kN>, kHidden> hidden;
-  for (std::uint32_t h = 0; h < kHidden; ++h) {
-    weigh(w1[h].data(), b1[h], f[0].data(), kInputs, hidden[h].data());
-    for (float& v : hidden[h]) v = std::max(v, 0.0F);
-  }
-  for (std::uint32_t k = 0; k < steps; ++k)
-    weigh(w2[k].data(), b2[k], hidden[0].data(), kHidden, x[k].data());
+  weigh(w1[0].data(), b1.data(), f[0].data(), kInputs, kHidden, hidden[0].data());
+  rectify(hidden[0].data(), kHidden * kN);
+  weigh(w2[0].data(), b2.data(), hidden[0].data(), kHidden, steps, x[0].data());
 }
 
 }  // namespace lehr::predictors

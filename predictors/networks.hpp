@@ -83,8 +83,9 @@ class GruBatch {
   }
   /// Lane `lane` has `blocks` blocks; later ones are skipped. Lanes not named have none.
   void set_length(std::uint32_t lane, std::uint32_t blocks) { length_[lane] = blocks; }
-  void run(const GruWeights& weights);
-  /// Term weights of a block, kOutputs of them a kLanes apart.
+  /// Outputs of the first `steps` steps ahead.
+  void run(const GruWeights& weights, std::uint32_t steps = kTrainedSteps);
+  /// Term weights of a block, kTerms a step ahead, a kLanes apart.
   const float* output(std::uint32_t block, std::uint32_t lane) const {
     return &outputs_[std::size_t{block} * GruWeights::kOutputs * kLanes + lane];
   }
@@ -100,7 +101,9 @@ class GruBatch {
 
 /// The block's inputs from its pages' features: mean and largest of each, `stride` apart.
 void gru_inputs(const Features& f, std::uint32_t pages, float* out, std::uint32_t stride);
-/// Logits of the block's pages from its term weights, `stride` apart.
-void gru_logits(const Features& f, const float* terms, std::uint32_t stride, Logits& x);
+/// Logits of the block's pages for the first `steps` steps ahead, from its term weights, `stride`
+/// apart.
+void gru_logits(const Features& f, const float* terms, std::uint32_t stride, Logits& x,
+                std::uint32_t steps = kTrainedSteps);
 
 }  // namespace lehr::predictors

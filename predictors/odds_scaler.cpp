@@ -22,33 +22,49 @@ LEHR_VECTOR_CLONES void scale(float slope, float offset, const float* x, std::ui
   for (std::uint32_t i = 0; i < n; ++i) odds[i] = sigmoid(slope * x[i] + offset);
 }
 
+/// Gradient and Hessian of the log loss, in sums side by side.
+constexpr std::uint32_t kSums = 16;
+using Sums = std::array<std::array<float, kSums>, 5>;
+
+LEHR_VECTOR_CLONES void add_evidence(float slope, float offset, const float* x,
+                                     const std::uint8_t* read, std::uint32_t n, Sums& sums) {
+  for (std::uint32_t i = 0; i < n; i += kSums) {
+    const std::uint32_t some = std::min(kSums, n - i);
+    std::array<float, kSums> at{};
+    std::array<float, kSums> came{};
+    std::array<float, kSums> counts{};
+    for (std::uint32_t l = 0; l < some; ++l) {
+      at[l] = x[i + l];
+      came[l] = static_cast<float>(read[i + l]);
+      counts[l] = 1;
+    }
+    for (std::uint32_t l = 0; l < kSums; ++l) {
+      const float p = sigmoid(slope * at[l] + offset);
+      const float error = counts[l] * (came[l] - p);
+      const float w = counts[l] * p * (1 - p);
+      sums[0][l] += error;
+      sums[1][l] += error * at[l];
+      sums[2][l] += w;
+      sums[3][l] += w * at[l];
+      sums[4][l] += w * at[l] * at[l];
+    }
+  }
+}
+
 }  // namespace
 
 void OddsScaler::learn(std::uint32_t ahead, const float* x, const std::uint8_t* read,
                        std::uint32_t n) {
   Horizon& h = horizon_[ahead - 1];
-  const auto slope = static_cast<float>(h.fit.slope);
-  const auto offset = static_cast<float>(h.fit.offset);
-  float g0 = 0;
-  float g1 = 0;
-  float h00 = 0;
-  float h01 = 0;
-  float h11 = 0;
-  for (std::uint32_t i = 0; i < n; ++i) {
-    const float p = sigmoid(slope * x[i] + offset);
-    const float error = static_cast<float>(read[i]) - p;
-    const float w = p * (1 - p);
-    g0 += error;
-    g1 += error * x[i];
-    h00 += w;
-    h01 += w * x[i];
-    h11 += w * x[i] * x[i];
+  Sums sums{};
+  add_evidence(static_cast<float>(h.fit.slope), static_cast<float>(h.fit.offset), x, read, n, sums);
+  for (std::uint32_t l = 0; l < kSums; ++l) {
+    h.g0 += static_cast<double>(sums[0][l]);
+    h.g1 += static_cast<double>(sums[1][l]);
+    h.h00 += static_cast<double>(sums[2][l]);
+    h.h01 += static_cast<double>(sums[3][l]);
+    h.h11 += static_cast<double>(sums[4][l]);
   }
-  h.g0 += static_cast<double>(g0);
-  h.g1 += static_cast<double>(g1);
-  h.h00 += static_cast<double>(h00);
-  h.h01 += static_cast<double>(h01);
-  h.h11 += static_cast<double>(h11);
   h.seen += n;
 }
 

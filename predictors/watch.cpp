@@ -21,6 +21,14 @@ bool sampled(const Run& run) {
          0;
 }
 
+LEHR_VECTOR_CLONES void shift_in(const std::uint8_t* read, std::uint32_t n, std::uint64_t* bits,
+                                 std::uint8_t* known) {
+  for (std::uint32_t i = 0; i < n; ++i) {
+    bits[i] = bits[i] << 1 | read[i];
+    known[i] = 1;
+  }
+}
+
 LEHR_VECTOR_CLONES bool all_sound(const float* odds, std::uint32_t n) {
   std::uint32_t bad = 0;
   for (std::uint32_t i = 0; i < n; ++i) bad += odds[i] >= 0.0F && odds[i] <= 1.0F ? 0U : 1U;
@@ -49,14 +57,15 @@ void Watch::compare(const LayerView& view, const Predictor& predictor) {
     reader_.for_each(group, view, [&](const Run& run) {
       if (run.first + run.length > bits_.size()) return;
       const bool told = known_[run.first] != 0 && run.first + run.length <= odds.size();
-      const bool counts = told && sampled(run);
+      std::uint64_t* bits = &bits_[run.first];
+      if (!told || !sampled(run)) {
+        shift_in(run.read, run.length, bits, &known_[run.first]);
+        return;
+      }
       for (std::uint32_t i = 0; i < run.length; ++i) {
         const PageId p = run.first + i;
         const std::uint32_t gap =
-            bits_[p] == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits_[p]));
-        bits_[p] = bits_[p] << 1 | run.read[i];
-        known_[p] = 1;
-        if (!counts) continue;
+            bits[i] == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits[i]));
         const auto r = static_cast<double>(run.read[i]);
         const float said = rescaling_ && p < scaled_[0].size() ? scaled_[0][p] : odds[p];
         const bool number = odds[p] >= 0 && odds[p] <= 1;
@@ -72,7 +81,7 @@ void Watch::compare(const LayerView& view, const Predictor& predictor) {
         gaps_[gap].read += r;
         x[i] = number ? logit(odds[p]) : 0;
       }
-      if (!counts) return;
+      shift_in(run.read, run.length, bits, &known_[run.first]);
       compared_ += run.length;
       scaler_.learn(1, x.data(), run.read, run.length);
     });

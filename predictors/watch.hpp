@@ -53,7 +53,7 @@ class Watch {
   void rescale(const LayerView& view, const Predictor& predictor, std::uint32_t horizon);
 
   WatchOptions options_;
-  GroupReader reader_;
+  GroupReader reader_{false};
   OddsScaler scaler_;
   Step step_ = 0;
   std::vector<std::uint64_t> bits_;  ///< by page: reads of the last 64 steps

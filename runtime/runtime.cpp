@@ -32,6 +32,7 @@ Runtime::Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> poli
       to_home_(options_.platform.link(kHbm, options_.platform.home)),
       background_(options_.platform, table_, page_bytes_),
       policy_(std::move(policy)),
+      watch_(options_.watch),
       machine_(std::move(machine)),
       moves_bytes_(machine_->traits().moves_bytes),
       filled_(options_.geometry.layers),
@@ -82,6 +83,10 @@ Status Runtime::begin_deciding() {
   // A predictor that nobody listens to costs nothing, but a wrong configuration is said anyway.
   LEHR_ASSIGN(auto predictor,
               predictors::make_predictor(options_.predictor, options_.predictor_parameters));
+  LEHR_ASSIGN(const auto* kind, predictors::find_predictor(options_.predictor));
+  if (kind->traits.needs_weights && options_.predictor_weights.empty()) {
+    LEHR_ASSIGN(predictor, predictors::make_predictor("table", {}));
+  }
   LEHR_ASSIGN(const auto* policy, placement::find_policy(options_.policy));
   odds_steps_ = policy->traits.needs_odds;
   if (odds_steps_ == 0) return {};
@@ -92,7 +97,7 @@ Status Runtime::begin_deciding() {
   told.horizon = odds_steps_;
   told.seed = context.seed;
   told.weights = options_.predictor_weights;
-  predictor_ = std::move(predictor);
+  predictor_ = options_.own_predictor != nullptr ? options_.own_predictor : std::move(predictor);
   Status begun = predictor_->begin(told);
   options_.predictor_weights = {};
   return begun;

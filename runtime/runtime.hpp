@@ -36,11 +36,15 @@ struct RuntimeOptions {
   float heat_half_life = 32.0F;
   std::string policy = "lru";
   Parameters policy_parameters;
-  std::string predictor = "table";  ///< of the odds that the policy reads, if it reads any
+  std::string predictor = "net";  ///< of the odds that the policy reads, if it reads any
   Parameters predictor_parameters;
   bool write_back_once =
       true;  ///< false: each page that leaves HBM crosses home again, as rivals do
-  std::span<const predictors::Tensor> predictor_weights;  ///< need not outlive create()
+  /// Need not outlive create(). None: in the place of a predictor that needs them stands `table`.
+  std::span<const predictors::Tensor> predictor_weights;
+  /// The caller's own, in the place of a named one; not begun, and serves one runtime.
+  std::shared_ptr<predictors::Predictor> own_predictor;
+  predictors::WatchOptions watch;  ///< over the predictor
 };
 
 /// What one step (or a sum of steps) did; step_report.def lists and explains the counts. Times are
@@ -202,7 +206,7 @@ class Runtime {
   Background background_;
   std::unique_ptr<placement::Policy> policy_;
   std::uint32_t odds_steps_ = 0;  ///< steps ahead of which the policy reads odds
-  std::unique_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
+  std::shared_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
   predictors::Watch watch_;
   Seconds last_step_ = 0;  ///< predicted
   std::unique_ptr<Machine> machine_;

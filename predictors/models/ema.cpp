@@ -19,6 +19,7 @@ class Ema final : public ColumnPredictor {
       : decay_(static_cast<float>(std::exp2(-1 / p.at("half_life")))) {}
 
  private:
+  Needs needs() const override { return {.history = false}; }
   void forget(PageId page) override {
     if (page >= rate_.size()) rate_.resize(2 * std::size_t{page} + Run::kLength, 0);
     rate_[page] = 0;

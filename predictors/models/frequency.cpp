@@ -16,6 +16,7 @@ class Frequency final : public ColumnPredictor {
   explicit Frequency(const Parameters& p) : prior_(static_cast<float>(p.at("prior"))) {}
 
  private:
+  Needs needs() const override { return {.history = false}; }
   void forget(PageId page) override {
     if (page >= reads_.size()) reads_.resize(2 * std::size_t{page} + Run::kLength, 0);
     reads_[page] = 0;

@@ -23,6 +23,8 @@ class Gru final : public ColumnPredictor {
   }
   std::uint32_t steps_told() const override { return kTrainedSteps; }
 
+  std::uint32_t told() const { return std::min(horizon_, kTrainedSteps); }
+
   /// Runs come group by group; sixteen groups fill a batch. judge() meets them in the same order.
   void noted(const LayerView& view) override {
     blocks_.clear();
@@ -53,7 +55,7 @@ class Gru final : public ColumnPredictor {
       gru_inputs(features_, r.length, batch.input(blocks_[i].index, blocks_[i].lane),
                  GruBatch::kLanes);
     }
-    batch.run(weights_);
+    batch.run(weights_, told());
     work_.flops += GruWeights::kFlopsOfBlock * (end - from);
     return end;
   }
@@ -61,7 +63,8 @@ class Gru final : public ColumnPredictor {
   void judge(const Run& run, Logits& x) override {
     const Block at = blocks_[next_++];
     make_features(run, history_, warmth_, kOwnFeatures, features_);
-    gru_logits(features_, batches_[at.batch].output(at.index, at.lane), GruBatch::kLanes, x);
+    gru_logits(features_, batches_[at.batch].output(at.index, at.lane), GruBatch::kLanes, x,
+               told());
     work_.flops += std::uint64_t{2} * GruWeights::kOutputs * run.length;
   }
 

@@ -35,6 +35,7 @@ class Stack final : public ColumnPredictor {
       experts_.push_back(std::move(made));
     }
     weight_.assign(experts_.size(), 1.0 / static_cast<double>(experts_.size()));
+    x_.assign(experts_.size(), {});
     gradient_.assign(experts_.size(), 0);
     curvature_.assign(experts_.size(), 0);
     return {};
@@ -42,27 +43,32 @@ class Stack final : public ColumnPredictor {
   void forget(PageId page) override {
     for (auto& e : experts_) e->add_pages({&page, 1}, {});
   }
-  float mixed(PageId page) const {
-    double x = 0;
-    for (std::size_t e = 0; e < experts_.size(); ++e)
-      x += weight_[e] * static_cast<double>(logit(odds_[e][page]));
-    return static_cast<float>(x);
-  }
+  Needs needs() const override { return {.history = false}; }
   void take_odds() {
     odds_.resize(experts_.size());
     for (std::size_t e = 0; e < experts_.size(); ++e) odds_[e] = experts_[e]->odds(1);
+  }
+  /// Each expert's logits of a run, and their weighed sum.
+  void mix(const Run& run, float* sum) {
+    std::fill_n(sum, run.length, 0.0F);
+    for (std::size_t e = 0; e < experts_.size(); ++e) {
+      logits_of(&odds_[e][run.first], run.length, x_[e].data());
+      const auto w = static_cast<float>(weight_[e]);
+      for (std::uint32_t i = 0; i < run.length; ++i) sum[i] += w * x_[e][i];
+    }
   }
   void note(const Run& run) override {
     const LayerView& view = *run.view;
     if (view.layer == 0 && step_ != view.step) improve(view.step);
     if ((view.layer + view.step + run.group->kv_head) % 8 != 0 || !has_past(run.first)) return;
     take_odds();
+    std::array<float, Run::kLength> sum;
+    mix(run, sum.data());
     for (std::uint32_t i = 0; i < run.length; ++i) {
-      const PageId p = run.first + i;
-      const double odds = static_cast<double>(sigmoid(mixed(p)));
+      const auto odds = static_cast<double>(sigmoid(sum[i]));
       const double error = static_cast<double>(run.read[i]) - odds;
       for (std::size_t e = 0; e < experts_.size(); ++e) {
-        const auto x = static_cast<double>(logit(odds_[e][p]));
+        const auto x = static_cast<double>(x_[e][i]);
         gradient_[e] += error * x;
         curvature_[e] += odds * (1 - odds) * x * x;
       }
@@ -86,9 +92,7 @@ class Stack final : public ColumnPredictor {
     work_.flops = 0;
     for (const auto& e : experts_) work_.flops += e->work().flops;
   }
-  void judge(const Run& run, Logits& x) override {
-    for (std::uint32_t i = 0; i < run.length; ++i) x[0][i] = mixed(run.first + i);
-  }
+  void judge(const Run& run, Logits& x) override { mix(run, x[0].data()); }
 
   double rate_;
   bool with_gru_;
@@ -97,7 +101,8 @@ class Stack final : public ColumnPredictor {
   std::vector<double> weight_;
   std::vector<double> gradient_;
   std::vector<double> curvature_;
-  std::vector<std::span<const float>> odds_;  ///< of each expert, by PageId
+  std::vector<std::array<float, Run::kLength>> x_;  ///< logits of the run in hand
+  std::vector<std::span<const float>> odds_;        ///< of each expert, by PageId
 };
 
 }  // namespace
@@ -111,7 +116,7 @@ const PredictorDescriptor& mixture_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Predictor> {
         auto stack = std::make_unique<Stack>(p);
         if (p.at("within") == 0) return stack;
-        return std::make_unique<SameStep>(std::move(stack), 0.99, 0.7);
+        return std::make_unique<SameStep>(std::move(stack), nullptr, 0.99, 0.35);
       },
   };
   return descriptor;

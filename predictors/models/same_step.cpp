@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::array kParameters{
     ParameterInfo{"forget", "weight of what was learnt after a step", 0.99, 0.5, 1},
-    ParameterInfo{"fade", "weight of a layer's surprise one layer on", 0.7, 0, 1},
+    ParameterInfo{"fade", "weight of a layer's surprise one layer on", 0.35, 0, 1},
+    ParameterInfo{"base", "1: net is corrected, or table without weights; 0: table", 1, 0, 1},
 };
 
 }  // namespace
@@ -17,12 +18,18 @@ constexpr std::array kParameters{
 const PredictorDescriptor& same_step_descriptor() {
   static const PredictorDescriptor descriptor{
       "same-step",
-      "table, corrected by the layers already done in the step",
+      "net, corrected by the layers already done in the step",
       kParameters,
       {.within_step = true},
       [](const Parameters& p) -> std::unique_ptr<Predictor> {
         auto table = make_predictor("table", {});
-        return std::make_unique<SameStep>(std::move(*table), p.at("forget"), p.at("fade"));
+        if (p.at("base") == 0) {
+          return std::make_unique<SameStep>(std::move(*table), nullptr, p.at("forget"),
+                                            p.at("fade"));
+        }
+        auto net = make_predictor("net", {});
+        return std::make_unique<SameStep>(std::move(*net), std::move(*table), p.at("forget"),
+                                          p.at("fade"));
       },
   };
   return descriptor;

@@ -6,8 +6,8 @@
 
 namespace lehr::runtime {
 
-LayerFeed::LayerFeed(const TraceSelection& selection)
-    : selection_(&selection), stride_(selection.trace().pages()) {
+LayerFeed::LayerFeed(const TraceSelection& selection, Masses masses)
+    : selection_(&selection), masses_(masses), stride_(selection.trace().pages()) {
   position_.resize(pages());
   layer_.resize(pages());
   sequence_.resize(pages(), 0);
@@ -39,8 +39,8 @@ const LayerView& LayerFeed::view(std::uint32_t step, std::uint32_t layer) {
     GroupView g;
     g.blocks = std::span(blocks_).first(std::size_t{tail} + 1);
     g.offset = page(layer, h, 0);
-    g.mass = trace.mass_row(step, layer, h);
-    g.peak = trace.peak_row(step, layer, h);
+    g.mass = masses_ != Masses::kNone ? trace.mass_row(step, layer, h) : nullptr;
+    g.peak = masses_ == Masses::kMeanAndPeak ? trace.peak_row(step, layer, h) : nullptr;
     g.first = static_cast<std::uint32_t>(selected_.size());
     g.kv_head = h;
     for (const std::uint32_t i : selection_->pages(selection_->group(step, layer, h))) {

@@ -13,7 +13,10 @@ namespace lehr::runtime {
 /// stride, plus the position.
 class LayerFeed {
  public:
-  explicit LayerFeed(const TraceSelection& selection);
+  /// What of the recorded masses is shown: engines may know the mean only, or nothing.
+  enum class Masses : std::uint8_t { kMeanAndPeak, kMean, kNone };
+
+  explicit LayerFeed(const TraceSelection& selection, Masses masses = Masses::kMeanAndPeak);
 
   std::uint32_t steps() const { return selection_->trace().steps(); }
   std::uint32_t layers() const { return selection_->trace().layers(); }
@@ -41,6 +44,7 @@ class LayerFeed {
 
  private:
   const TraceSelection* selection_;
+  Masses masses_;
   std::uint32_t stride_;
   std::vector<std::uint32_t> position_;
   std::vector<std::uint16_t> layer_;

@@ -10,6 +10,7 @@
 #include "kernels/base/rng.hpp"
 #include "predictors/logit.hpp"
 #include "predictors/networks.hpp"
+#include "predictors/watch.hpp"
 #include "tests/support/some_weights.hpp"
 
 namespace {
@@ -215,6 +216,36 @@ LEHR_OBSERVE(logistic, "logistic");
 LEHR_OBSERVE(net, "net");
 LEHR_OBSERVE(gru, "gru");
 LEHR_OBSERVE(mixture, "mixture");
+
+/// What stands between a predictor and the policy, a layer at a time.
+void watch(benchmark::State& state) {
+  auto made = make_predictor("persistence", {});
+  PredictorContext context;
+  context.layers = Steps::kLayers;
+  context.kv_heads = Steps::kGroups;
+  if (!made || !(*made)->begin(context)) {
+    state.SkipWithError("cannot begin");
+    return;
+  }
+  Steps steps;
+  Watch over;
+  (*made)->add_pages(steps.all(), steps.columns());
+  over.add_pages(steps.all());
+  for (auto _ : state) {
+    state.PauseTiming();
+    const LayerView& view = steps.next();
+    state.ResumeTiming();
+    over.compare(view, **made);
+    state.PauseTiming();
+    (*made)->observe(view);
+    state.ResumeTiming();
+    benchmark::DoNotOptimize(over.tell(view, **made, 1));
+  }
+  state.counters["ns/page"] = benchmark::Counter(
+      Steps::kGroups * Steps::kGroupPages * 1e-9,
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+}
+BENCHMARK(watch)->Iterations(640)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 

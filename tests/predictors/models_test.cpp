@@ -23,6 +23,13 @@ TEST_CASE("exp_of and sigmoid are close to the library's, everywhere") {
   }
   CHECK(sigmoid(1e30F) == Approx(1));
   CHECK(sigmoid(-1e30F) == Approx(0).margin(1e-15));
+  for (float x = 1e-30F; x < 1e30F; x *= 1.37F) {
+    const double truth = std::log(static_cast<double>(x));
+    CHECK(std::abs(static_cast<double>(log_of(x)) - truth) <=
+          4e-7 * std::max(1.0, std::abs(truth)));
+  }
+  for (float x = 0.9F; x < 1.1F; x += 0.001F)
+    CHECK(log_of(x) == Approx(std::log(static_cast<double>(x))).epsilon(1e-4).margin(1e-7));
   CHECK(logit(0.5F) == Approx(0).margin(1e-6));
   CHECK(std::isfinite(logit(0)));
   CHECK(std::isfinite(logit(1)));

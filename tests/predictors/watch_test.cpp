@@ -3,49 +3,14 @@
 #include "predictors/watch.hpp"
 
 #include <cmath>
-#include <functional>
-#include <limits>
 
 #include <catch2/catch.hpp>
 
-#include "kernels/base/rng.hpp"
 #include "tests/support/policy_world.hpp"
+#include "tests/support/spoilt_predictor.hpp"
 
 namespace lehr::predictors {
 namespace {
-
-/// Odds of `table`, changed by a function before anybody sees them.
-class Spoilt final : public Predictor {
- public:
-  explicit Spoilt(std::function<float(float, PageId)> change) : change_(std::move(change)) {
-    auto made = make_predictor("table", {});
-    REQUIRE(made);
-    inner_ = std::move(*made);
-  }
-  Status begin(const PredictorContext& context) override { return inner_->begin(context); }
-  void add_pages(std::span<const PageId> pages, const PageColumns& columns) override {
-    inner_->add_pages(pages, columns);
-    change();
-  }
-  void remove_pages(std::span<const PageId> pages) override { inner_->remove_pages(pages); }
-  void observe(const LayerView& view) override {
-    inner_->observe(view);
-    change();
-  }
-  std::span<const float> odds(std::uint32_t /*step*/) const override { return odds_; }
-  Work work() const override { return inner_->work(); }
-
- private:
-  void change() {
-    const auto from = inner_->odds(1);
-    odds_.resize(from.size());
-    for (std::size_t p = 0; p < from.size(); ++p)
-      odds_[p] = change_(from[p], static_cast<PageId>(p));
-  }
-  std::function<float(float, PageId)> change_;
-  std::unique_ptr<Predictor> inner_;
-  std::vector<float> odds_;
-};
 
 test::WorldShape tight() {
   test::WorldShape s;
@@ -61,9 +26,8 @@ test::WorldShape tight() {
   return s;
 }
 
-test::WorldRun play_spoilt(const test::PolicyWorld& world,
-                           const std::function<float(float, PageId)>& change) {
-  Spoilt predictor(change);
+test::WorldRun play_spoilt(const test::PolicyWorld& world, const test::Spoil& change) {
+  test::SpoiltPredictor predictor(change);
   auto policy = placement::make_policy("table", {});
   REQUIRE(policy);
   auto run = world.play(**policy, &predictor);
@@ -74,16 +38,9 @@ test::WorldRun play_spoilt(const test::PolicyWorld& world,
 TEST_CASE("poisoned, constant and numberless predictors cost no more than lru and a hundredth") {
   const test::PolicyWorld world(tight());
   const auto lru = world.play("lru");
-  const std::string form = GENERATE("inverted", "constant", "always", "nan", "too large", "noise");
+  const std::string form = GENERATE(from_range(test::poisons()));
   CAPTURE(form);
-  const auto run = play_spoilt(world, [&](float p, PageId page) -> float {
-    if (form == "inverted") return 1 - p;
-    if (form == "constant") return 0.3F;
-    if (form == "always") return 1;
-    if (form == "nan") return std::numeric_limits<float>::quiet_NaN();
-    if (form == "too large") return 1e6F;
-    return static_cast<float>(Rng::mix(page) % 1000) / 1000;
-  });
+  const auto run = play_spoilt(world, test::poison(form));
   CHECK(run.layers_without_odds > 0);
   CHECK(static_cast<double>(run.misses) <= 1.01 * static_cast<double>(lru.misses));
 }
