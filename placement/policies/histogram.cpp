@@ -13,6 +13,9 @@ constexpr std::array kParameters{
     ParameterInfo{"ageing",
                   "visits after which all counts are halved, in multiples of the capacity", 10, 0.1,
                   1e6},
+    ParameterInfo{"threshold",
+                  "1: only pages of the hot set are installed; 0: any that is hotter than another",
+                  1, 0, 1},
 };
 
 /// Counts the visits of all pages, resident or not, and keeps a histogram of the counts. The hot
@@ -20,7 +23,8 @@ constexpr std::array kParameters{
 /// and only for colder ones.
 class Histogram final : public Replacement {
  public:
-  explicit Histogram(const Parameters& p) : ageing_(p.at("ageing")) {}
+  explicit Histogram(const Parameters& p)
+      : ageing_(p.at("ageing")), hot_only_(p.at("threshold") > 0.5) {}
 
   void reset(std::uint32_t capacity, std::uint32_t id_bound) override {
     capacity_ = capacity;
@@ -50,7 +54,7 @@ class Histogram final : public Replacement {
     if (incoming != kNoPage) {
       count_miss(incoming);
       limit = counts_.count(incoming);
-      if (limit < threshold()) return bypass(incoming);
+      if (hot_only_ && limit < threshold()) return bypass(incoming);
     }
     while (lowest_ < kTop && lists_.size(lowest_) == 0) ++lowest_;
     for (std::uint32_t c = lowest_; c < limit; ++c) {
@@ -141,6 +145,7 @@ class Histogram final : public Replacement {
   }
 
   double ageing_;
+  bool hot_only_;
   std::uint32_t capacity_ = 0;
   IndexLists lists_;  ///< residents, a list a count
   AgedCounts counts_;

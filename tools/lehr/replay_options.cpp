@@ -106,6 +106,24 @@ Status impose_shape(const ReplayArguments& arguments, Prepared& prepared, KvGeom
   return {};
 }
 
+/// The platform and what the tiers below HBM hold.
+Status set_platform(const ReplayArguments& arguments, placement::Platform given,
+                    Prepared& prepared) {
+  runtime::RuntimeOptions& options = prepared.base.runtime;
+  options.platform = std::move(given);
+  const placement::Platform& platform = options.platform;
+  options.tier_pages.assign(platform.tiers.size(), 0);
+  for (std::size_t t = 1; t < platform.tiers.size(); ++t) {
+    const std::string& size = t == platform.home                 ? arguments.host
+                              : platform.tiers[t].name == "nvme" ? arguments.nvme
+                                                                 : std::string();
+    LEHR_ASSIGN(options.tier_pages[t],
+                tier_pages(size, platform.tiers[t].capacity, prepared.total_pages,
+                           prepared.page_bytes, t == platform.home ? "--host" : "--nvme"));
+  }
+  return {};
+}
+
 }  // namespace
 
 void ReplayArguments::add_to(CLI::App& command) {
@@ -174,17 +192,17 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
         fmt::format("--weights-gb {}: expected 0 to {}", arguments.weights_gb, kMostWeightsGb));
   }
   if (!arguments.json.empty()) LEHR_TRY(can_write_json(arguments.json));
-  auto profile = config::read_profile(arguments.profile);
+  auto profile = config::read_profile(arguments.profile);  // before the long work
   if (!profile) return of_a_file(std::move(profile).error());
   for (std::size_t i = 0; i < arguments.traces.size(); ++i) {
     LEHR_ASSIGN(auto trace, formats::AttentionTrace::open(arguments.traces[i]));
-    prepared->traces.push_back(std::make_unique<formats::AttentionTrace>(std::move(trace)));
+    prepared->traces.push_back(std::make_shared<formats::AttentionTrace>(std::move(trace)));
     const double files = static_cast<double>(arguments.traces.size());
     const auto part = [&](double share) {
       if (progress) progress((static_cast<double>(i) + share) / files);
     };
     prepared->selections.push_back(
-        std::make_unique<runtime::TraceSelection>(*prepared->traces.back(), *rule, part));
+        std::make_shared<runtime::TraceSelection>(*prepared->traces.back(), *rule, part));
   }
   const std::uint32_t count = arguments.sequences != 0
                                   ? arguments.sequences
@@ -197,7 +215,6 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   LEHR_TRY(impose_shape(arguments, *prepared, geometry));
   prepared->geometry = geometry;
   runtime::RuntimeOptions& options = prepared->base.runtime;
-  options.platform = std::move(profile->platform);
   options.page_bytes = prepared->page_bytes;
   options.weights_bytes = static_cast<Bytes>(arguments.weights_gb * kGB);
   options.cold = arguments.cold;
@@ -207,17 +224,17 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.predictor_parameters = std::move(predictor.second);
   options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
   prepared->base.warmup_steps = arguments.warmup;
-  const placement::Platform& platform = options.platform;
-  options.tier_pages.assign(platform.tiers.size(), 0);
-  for (std::size_t t = 1; t < platform.tiers.size(); ++t) {
-    const std::string& given = t == platform.home                 ? arguments.host
-                               : platform.tiers[t].name == "nvme" ? arguments.nvme
-                                                                  : std::string();
-    LEHR_ASSIGN(options.tier_pages[t],
-                tier_pages(given, platform.tiers[t].capacity, prepared->total_pages,
-                           prepared->page_bytes, t == platform.home ? "--host" : "--nvme"));
-  }
+  LEHR_TRY(set_platform(arguments, std::move(profile->platform), *prepared));
   return prepared;
+}
+
+Result<std::unique_ptr<Prepared>> on_profile(const Prepared& prepared,
+                                             const ReplayArguments& arguments) {
+  auto profile = config::read_profile(arguments.profile);
+  if (!profile) return of_a_file(std::move(profile).error());
+  auto other = std::make_unique<Prepared>(prepared);
+  LEHR_TRY(set_platform(arguments, std::move(profile->platform), *other));
+  return other;
 }
 
 Result<std::pair<std::string, Parameters>> parse_policy(const std::string& text) {

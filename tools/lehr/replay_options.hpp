@@ -39,8 +39,8 @@ struct ReplayArguments {
 
 /// Traces opened and selected, the platform read: ready to replay at any capacity.
 struct Prepared {
-  std::vector<std::unique_ptr<formats::AttentionTrace>> traces;
-  std::vector<std::unique_ptr<runtime::TraceSelection>> selections;
+  std::vector<std::shared_ptr<const formats::AttentionTrace>> traces;  ///< copies share them
+  std::vector<std::shared_ptr<const runtime::TraceSelection>> selections;
   runtime::Workload workload;
   runtime::ReplayOptions base;  ///< everything but policy and HBM capacity
   std::vector<std::string>
@@ -55,6 +55,10 @@ struct Prepared {
 
 Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
                                           const runtime::Progress& progress);
+
+/// The same traces and selection on the profile that `arguments` names; nothing is read again.
+Result<std::unique_ptr<Prepared>> on_profile(const Prepared& prepared,
+                                             const ReplayArguments& arguments);
 
 /// "name" or "name:key=value,key=value".
 Result<std::pair<std::string, Parameters>> parse_policy(const std::string& text);
