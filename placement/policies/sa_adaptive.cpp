@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <vector>
 
+#include "kernels/base/rng.hpp"
 #include "placement/anneal.hpp"
 #include "placement/guards.hpp"
 #include "placement/lowest_keys.hpp"
@@ -55,16 +57,52 @@ struct History {
       recent <<= by;
     }
   }
-  /// Reads in the last `window` steps before and including `now`.
-  int count(Step now, std::uint32_t window) const {
-    History h = *this;
-    h.shift_to(now);
-    const std::uint64_t low = window >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << window) - 1;
-    const std::uint64_t high = window <= 64    ? 0
-                               : window >= 128 ? ~std::uint64_t{0}
-                                               : (std::uint64_t{1} << (window - 64)) - 1;
-    return std::popcount(h.recent & low) + std::popcount(h.older & high);
+};
+
+/// A window of past steps without an edge: each step counts less than the one after it, so that the
+/// mean age is that of a window of so many steps. Integers, so that every machine gives the same.
+class Window {
+ public:
+  void set(std::uint32_t steps) {
+    const double half_life = 0.5 * std::log(2.0) * steps;
+    std::array<std::uint64_t, 8> weight{};
+    for (std::size_t i = 0; i < 8; ++i) {
+      weight[i] = static_cast<std::uint64_t>(
+          std::llround(kOne * std::exp2(-static_cast<double>(i) / half_life)));
+    }
+    for (std::size_t bits = 0; bits < byte_.size(); ++bits) {
+      byte_[bits] = 0;
+      for (std::size_t i = 0; i < 8; ++i) byte_[bits] += (bits >> i & 1) * weight[i];
+    }
+    for (std::size_t k = 0; k < older_.size(); ++k) {
+      older_[k] = static_cast<std::uint64_t>(
+          std::llround(kOne * std::exp2(-8 * static_cast<double>(k) / half_life)));
+    }
+    const History always{~std::uint64_t{0}, ~std::uint64_t{0}, 0};
+    full_ = sum(always);
   }
+
+  /// Share of the window's steps that read the page, in [0, 1], by `now`.
+  double share(History h, Step now) const {
+    h.shift_to(now);
+    return static_cast<double>(sum(h)) / static_cast<double>(full_);
+  }
+
+ private:
+  static constexpr double kOne = 1 << 16;
+
+  std::uint64_t sum(const History& h) const {
+    std::uint64_t total = 0;
+    for (std::uint32_t k = 0; k < 8; ++k) {
+      total += byte_[h.recent >> (8 * k) & 0xFF] * older_[k];
+      total += byte_[h.older >> (8 * k) & 0xFF] * older_[8 + k];
+    }
+    return total;
+  }
+
+  std::array<std::uint64_t, 256> byte_{};  ///< of the reads in eight steps
+  std::array<std::uint64_t, 16> older_{};  ///< weight of the k-th latest eight
+  std::uint64_t full_ = 1;
 };
 
 /// Simulated annealing without knowledge of the future: pages are valued by their reads in a window
@@ -88,7 +126,7 @@ class Adaptive final : public Policy {
     if (preset == 3) share_ = 0.8;
     if (preset == 4) share_ = 0.5;
     most_ = std::max(least_, most_);
-    window_ = std::clamp(window_, least_, most_);
+    set_window(std::clamp(window_, least_, most_));
     schedule_.cooling = p.at("cooling");
     schedule_.per_temperature = static_cast<std::uint64_t>(p.at("cooling-every"));
     schedule_.patience = static_cast<std::uint64_t>(p.at("patience"));
@@ -129,7 +167,7 @@ class Adaptive final : public Policy {
     learn(view);
     if (new_step && !cost_.empty()) {
       check_prediction(view);
-      adapt_window();
+      adapt_window(view);
       anneal(view);
     }
     std::uint32_t free = view.free_slots;
@@ -141,10 +179,13 @@ class Adaptive final : public Policy {
     installed_.clear();
   }
 
-  std::uint32_t window() const { return window_; }
+  Restraint restraint() const override {
+    return guarded_ ? guard_.restraint() : Restraint::kNone;
+  }
 
  private:
   using Valued = std::pair<double, PageId>;
+  using Ranked = std::pair<double, bool>;  ///< share of the window, and whether it was read then
   static constexpr double kLeavesFirst = -1e12;
   static constexpr double kStepsAhead = 8;  ///< for which a page's odds are taken to hold
 
@@ -152,12 +193,16 @@ class Adaptive final : public Policy {
     if (p >= history_.size())
       history_.resize(std::max<std::size_t>(p + std::size_t{1}, 2 * history_.size()));
   }
-  /// Reads in the window; of equals the one read last.
+  static constexpr std::uint32_t kSettles = 4;  ///< steps between verdicts on the window
+  static constexpr double kBetter = 1.001;      ///< hits that move it
+  static constexpr std::size_t kSample = 4096;  ///< pages that the verdict is of
+  static constexpr double kMostReads = 50;
+  /// By the reads in the window; of equals the one read last.
   double value(PageId p) const {
     const History& h = history_[p];
     const double recent =
         h.recent == 0 ? 0 : 1.0 / (2.0 + std::countr_zero(h.recent) + (step_ - h.last));
-    return h.count(step_, window_) + recent;
+    return kMostReads * candidates_[1].share(h, step_) + recent;
   }
 
   void learn(const LayerView& view) {
@@ -171,8 +216,6 @@ class Adaptive final : public Policy {
     misses_[view.layer] += (missed - misses_[view.layer]) / 8;
     if (!cost_.empty()) taken_ += cost_[view.layer].at(missed);
     step_reads_ += view.selected.size();
-    reads_ += static_cast<double>(view.selected.size());
-    hits_ += static_cast<double>(view.selected.size()) - missed;
     std::vector<Valued>& out = outside_[view.layer];
     out.clear();
     for (const GroupView& group : view.groups) {
@@ -212,16 +255,51 @@ class Adaptive final : public Policy {
     step_reads_ = 0;
   }
 
-  /// The window moves on as long as the hit rate rises, and turns where it falls.
-  void adapt_window() {
-    if (++since_ < window_ / 2 || reads_ <= 0) return;
-    const double rate = hits_ / reads_;
-    if (rate < last_rate_) by_ = -by_;
-    last_rate_ = rate;
-    const std::int64_t next = std::int64_t{window_} + by_;
-    window_ = static_cast<std::uint32_t>(std::clamp<std::int64_t>(next, least_, most_));
+  /// Of a sample of the pages, which share of the last step's reads each of three windows would
+  /// have had in HBM: the present one, the next shorter and the next longer. Now and then the
+  /// window moves to the one of highest hit rate.
+  void adapt_window(const LayerView& view) {
+    const std::size_t stride = history_.size() / kSample + 1;
+    for (std::size_t w = 0; w < 3; ++w) {
+      ranked_.clear();
+      std::size_t pages = 0;
+      for (std::size_t p = 0; p < history_.size(); ++p) {
+        if (Rng::mix(p) % stride != 0) continue;
+        ++pages;
+        History h = history_[p];
+        if ((h.recent | h.older) == 0) continue;
+        h.shift_to(view.step - 1);
+        const bool read = (h.recent & 1) != 0;
+        h.recent &= ~std::uint64_t{1};
+        ranked_.emplace_back(candidates_[w].share(h, view.step - 1), read);
+      }
+      const std::size_t room = std::size_t{view.capacity} * pages / history_.size();
+      if (room < ranked_.size()) {
+        std::nth_element(ranked_.begin(), ranked_.begin() + static_cast<std::ptrdiff_t>(room),
+                         ranked_.end(),
+                         [](const Ranked& a, const Ranked& b) { return a.first > b.first; });
+        ranked_.resize(room);
+      }
+      hits_[w] += static_cast<double>(
+          std::count_if(ranked_.begin(), ranked_.end(), [](const Ranked& r) { return r.second; }));
+    }
+    if (++since_ < kSettles) return;
     since_ = 0;
-    reads_ = hits_ = 0;
+    const std::size_t best = hits_[0] > kBetter * hits_[1] && hits_[0] >= hits_[2] ? 0
+                             : hits_[2] > kBetter * hits_[1]                       ? 2
+                                                                                   : 1;
+    hits_ = {};
+    if (best != 1) set_window(window_beside(best == 0 ? -by_ : by_));
+  }
+  std::uint32_t window_beside(std::int32_t by) const {
+    return static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>(std::int64_t{window_} + by, least_, most_));
+  }
+  void set_window(std::uint32_t steps) {
+    window_ = steps;
+    candidates_[0].set(window_beside(-by_));
+    candidates_[1].set(window_);
+    candidates_[2].set(window_beside(by_));
   }
 
   void anneal(const LayerView& view) {
@@ -230,8 +308,7 @@ class Adaptive final : public Policy {
     lowest_.clear();
     keys_.collect(keys_.size() / 8 + 1, lowest_);
     const auto odds = [&](PageId p) {
-      return static_cast<float>(
-          std::min(1.0, history_[p].count(step_, window_) / static_cast<double>(window_)));
+      return static_cast<float>(candidates_[1].share(history_[p], step_));
     };
     for (const PageId p : lowest_) {
       if (view.pages.guard[p] == 0) marginal_.push_back({odds(p), view.pages.layer[p], true, p});
@@ -319,6 +396,7 @@ class Adaptive final : public Policy {
 
   PolicyContext context_;
   std::uint32_t window_;
+  std::array<Window, 3> candidates_;  ///< the next shorter, the present, the next longer
   std::uint32_t least_;
   std::uint32_t most_;
   std::int32_t by_;
@@ -329,9 +407,8 @@ class Adaptive final : public Policy {
   std::uint32_t layers_ = 1;
   Step step_ = 0;
   std::uint32_t since_ = 0;
-  double reads_ = 0;
-  double hits_ = 0;
-  double last_rate_ = 0;
+  std::array<double, 3> hits_{};  ///< of each candidate, of late
+  std::vector<Ranked> ranked_;
   std::vector<History> history_;  ///< by page
   LowestKeys keys_;
   std::vector<MissCost> cost_;
