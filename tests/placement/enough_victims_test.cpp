@@ -2,6 +2,7 @@
 // Whenever slots have to become free and enough pages that the policy was told of may leave, its
 // plan frees them: however many others are held, whatever was read, came or went before.
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -174,47 +175,100 @@ TEST_CASE("policies: what has to become free does, as long as enough pages may l
   }
 }
 
+TEST_CASE("policies: with less HBM than is pinned a plan drops nothing, and ends", "[contract]") {
+  for (const PolicyDescriptor* descriptor : policies()) {
+    CAPTURE(descriptor->name);
+    auto policy = make_policy(descriptor->name, {});
+    REQUIRE(policy);
+    const Platform platform = test::small_platform();
+    constexpr std::uint32_t kFew = 6;
+    (*policy)->begin({&platform, kFew, 16 * kKiB, 1, 1, 1});
+    const std::vector<PageId> all{0, 1, 2, 3, 4, 5, 6, 7};
+    std::vector<Residency> residency(8, tier_bit(1));
+    for (PageId p = 0; p < kFew; ++p) residency[p] |= tier_bit(kHbm);
+    const std::vector<std::uint16_t> guard(8, 1);
+    const std::vector<std::uint32_t> position(all.begin(), all.end());
+    const std::vector<std::uint16_t> zero(8, 0);
+    const PageColumns columns{residency, guard, position, zero, zero};
+    (*policy)->add_pages(all, std::vector<Tick>(8, 1), columns);
+    const std::vector<PageId> missed{6, 7};
+    const std::vector<std::uint8_t> hit{0, 0};
+    const std::vector<Tick> next{1, 1};
+    const std::vector<MassCode> mass{10, 10};
+    LayerView view;
+    view.layers = 1;
+    view.selected = missed;
+    view.missed = missed;
+    view.hit = hit;
+    view.next_use = next;
+    view.mass = mass;
+    view.peak = mass;
+    view.capacity = kFew;
+    view.must_free = 3;
+    view.pages = columns;
+    LayerPlan plan;
+    (*policy)->decide(view, plan);
+    CHECK(plan.drop.empty());
+    CHECK(plan.install.empty());
+    CHECK(plan.promote.empty());
+  }
+}
+
+/// A replacement order with random visits, and what it is told to hold.
+class Order {
+ public:
+  Order(const PolicyDescriptor& descriptor, std::uint64_t seed) : rng_(seed) {
+    Parameters parameters;
+    for (const ParameterInfo& info : descriptor.parameters) parameters[info.name] = info.fallback;
+    order_ = descriptor.make_replacement(parameters);
+    order_->reset(kCapacity, 0);
+  }
+
+  void visit(int round) {
+    const PageId p = rng_.below(kPages);
+    const Tick next = static_cast<Tick>(round) + rng_.below(50);
+    if (std::find(residents_.begin(), residents_.end(), p) != residents_.end()) {
+      // Several times, so that second chances are many.
+      for (std::uint32_t n = rng_.below(5); n > 0; --n) order_->hit({&p, 1}, {&next, 1});
+    } else if (residents_.size() < kCapacity) {
+      order_->insert(p, next);
+      residents_.push_back(p);
+    } else {
+      evict();
+    }
+  }
+
+ private:
+  void evict() {
+    const std::uint32_t share = rng_.below(12);
+    for (auto& g : guard_) g = rng_.below(11) < share ? 1 : 0;
+    order_->hit({}, {});  // guards fell
+    const bool any =
+        std::any_of(residents_.begin(), residents_.end(), [&](PageId r) { return guard_[r] == 0; });
+    const PageId v = order_->victim(kNoPage, kNever, guard_);
+    REQUIRE((v != kNoPage) == any);
+    if (!any) return;
+    const auto leaves = std::find(residents_.begin(), residents_.end(), v);
+    REQUIRE(leaves != residents_.end());
+    REQUIRE(guard_[v] == 0);
+    order_->evict(v);
+    residents_.erase(leaves);
+  }
+
+  Rng rng_;
+  std::unique_ptr<Replacement> order_;
+  std::vector<PageId> residents_;
+  std::vector<std::uint16_t> guard_ = std::vector<std::uint16_t>(kPages, 0);
+};
+
 TEST_CASE("orders: a search for a victim ends with one if there is one, and only then",
           "[contract]") {
   for (const PolicyDescriptor* descriptor : policies()) {
     if (descriptor->make_replacement == nullptr) continue;
     for (std::uint64_t seed = 1; seed <= 20; ++seed) {
       CAPTURE(descriptor->name, seed);
-      Parameters parameters;
-      for (const ParameterInfo& info : descriptor->parameters)
-        parameters[info.name] = info.fallback;
-      const auto order = descriptor->make_replacement(parameters);
-      order->reset(kCapacity, 0);
-      Rng rng(seed);
-      std::vector<PageId> residents;
-      std::vector<std::uint16_t> guard(kPages, 0);
-      for (int round = 0; round < 2000; ++round) {
-        const PageId p = rng.below(kPages);
-        const auto at = std::find(residents.begin(), residents.end(), p);
-        const Tick next = static_cast<Tick>(round) + rng.below(50);
-        if (at != residents.end()) {
-          for (std::uint32_t n = rng.below(5); n > 0; --n) order->hit({&p, 1}, {&next, 1});
-          continue;
-        }
-        if (residents.size() < kCapacity) {
-          order->insert(p, next);
-          residents.push_back(p);
-          continue;
-        }
-        const std::uint32_t share = rng.below(12);
-        for (auto& g : guard) g = rng.below(11) < share ? 1 : 0;
-        order->hit({}, {});  // guards fell
-        const bool any = std::any_of(residents.begin(), residents.end(),
-                                     [&](PageId r) { return guard[r] == 0; });
-        const PageId v = order->victim(kNoPage, kNever, guard);
-        REQUIRE((v != kNoPage) == any);
-        if (!any) continue;
-        const auto leaves = std::find(residents.begin(), residents.end(), v);
-        REQUIRE(leaves != residents.end());
-        REQUIRE(guard[v] == 0);
-        order->evict(v);
-        residents.erase(leaves);
-      }
+      Order order(*descriptor, seed);
+      for (int round = 0; round < 2000; ++round) order.visit(round);
     }
   }
 }

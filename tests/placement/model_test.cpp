@@ -93,6 +93,12 @@ TEST_CASE("a platform that cannot work is refused with the reason") {
     p.links[0].curve = BandwidthCurve(0.0);
     CHECK(refusal().find("h2d") != std::string::npos);
   }
+  SECTION("bandwidth that falls to zero with the size or the number of transfers") {
+    p.links[0].curve = BandwidthCurve({4096.0, 65536.0}, {1.0, 64.0}, {1e9, 2e9, 3e9, 0.0});
+    CHECK(refusal().find("h2d") != std::string::npos);
+    p.links[0].curve = BandwidthCurve({4096.0, 65536.0}, {1.0}, {0.0, 1e9});
+    CHECK(refusal().find("h2d") != std::string::npos);
+  }
   SECTION("no number") {
     p.hbm = BandwidthCurve(std::numeric_limits<double>::quiet_NaN());
     CHECK(refusal().find("hbm") != std::string::npos);
