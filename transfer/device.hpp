@@ -50,6 +50,8 @@ struct WindowGain {
   double without = 0, with = 0;
 };
 Result<WindowGain> window_gain(std::int32_t device, const std::byte* memory, Bytes hot, Bytes cold);
+/// Copies memory of a device to the host; blocks until it is there.
+Status fetch_from_device(std::byte* to, const std::byte* from, Bytes bytes);
 /// Whether `reader` can map and read memory of `owner`; the reason when it cannot.
 Status peer_access(std::int32_t reader, std::int32_t owner);
 

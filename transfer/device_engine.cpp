@@ -2,10 +2,13 @@
 #include "transfer/device_engine.hpp"
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <unordered_set>
 
 #include "transfer/arena.hpp"
+#include "transfer/cufile.hpp"
+#include "transfer/relay.hpp"
 
 namespace lehr::transfer {
 namespace {
@@ -18,6 +21,14 @@ ArenaConfig arena_of(const DeviceEngineConfig& config, std::string name, SlotId 
   arena.alignment = config.alignment;
   arena.guard_leases = config.faults.guards(Guard::kLeases);
   return arena;
+}
+
+std::optional<DeviceCopy> copy_named(const std::string& name) {
+  if (name == "ring") return DeviceCopy::kRing;
+  if (name == "copy_engine") return DeviceCopy::kEngine;
+  if (name == "driver_batch") return DeviceCopy::kBatch;
+  if (name == "staged") return DeviceCopy::kStaged;
+  return std::nullopt;
 }
 
 /// Collects tiers, movers and links of an engine to be.
@@ -133,11 +144,45 @@ class Builder {
       mover.seam_base = out_.host->base();
       mover.seam_bytes = out_.host->chunk_bytes();
     }
-    LEHR_ASSIGN(auto made, make_device_mover(mover));
-    const auto index = static_cast<std::uint32_t>(parts_.movers.size());
+    LinkConfig link{memory_[from]->name() + " to " + memory_[to]->name(), from, to,
+                    host ? config_.host_limits : config_.peer_limits,     {},   {}};
+    LEHR_TRY(add_movers(curves_of(from, to), mover, link));
+    parts_.links.push_back(std::move(link));
+    return {};
+  }
+
+  /// What was measured of a way, where the serving device's HBM is one of its ends.
+  std::span<const MoverCurve> curves_of(TierId from, TierId to) const {
+    const DeviceMovers& m = config_.measured;
+    const bool in = to == kHbm;
+    if (from != kHbm && !in) return {};
+    if (memory_[in ? from : to]->space() == Space::kHostMemory) return in ? m.host_in : m.host_out;
+    return in ? m.peer_in : m.peer_out;
+  }
+
+  /// One mover for each that was measured, or the one that the configuration names.
+  Status add_movers(std::span<const MoverCurve> curves, const DeviceMoverConfig& config,
+                    LinkConfig& link) {
+    std::map<std::string, std::uint32_t> known;
+    for (const MoverCurve& curve : curves) {
+      const auto copy = copy_named(curve.mover);
+      if (!copy) {
+        parts_.notices.push_back(link.name + ": no mover is called " + curve.mover);
+        continue;
+      }
+      if (known.count(curve.mover) == 0) {
+        DeviceMoverConfig other = config;
+        other.copy = *copy;
+        LEHR_ASSIGN(auto made, make_device_mover(other));
+        known[curve.mover] = static_cast<std::uint32_t>(parts_.movers.size());
+        parts_.movers.push_back(std::move(made));
+      }
+      link.measured.push_back({known[curve.mover], curve});
+    }
+    if (!link.measured.empty()) return {};
+    LEHR_ASSIGN(auto made, make_device_mover(config));
+    link.mover = static_cast<std::uint32_t>(parts_.movers.size());
     parts_.movers.push_back(std::move(made));
-    parts_.links.push_back({memory_[from]->name() + " to " + memory_[to]->name(), from, to,
-                            host ? config_.host_limits : config_.peer_limits, index});
     return {};
   }
 
@@ -153,15 +198,63 @@ class Builder {
       const auto tier = static_cast<TierId>(parts_.tiers.size());
       const auto index = static_cast<std::uint32_t>(parts_.movers.size());
       const std::string name = made->name();
-      parts_.links.push_back({"host to " + name, out_.host_tier, tier, config_.file_limits, index});
-      parts_.links.push_back({name + " to host", tier, out_.host_tier, config_.file_limits, index});
+      link_file("host", out_.host_tier, name, tier, index);
       parts_.tiers.push_back(std::move(made));
     }
+    const FileMoverConfig files = mover;
     std::string notice;
     LEHR_ASSIGN(auto made, make_file_mover(mover, notice));
     if (!notice.empty()) parts_.notices.push_back(std::move(notice));
     parts_.movers.push_back(std::move(made));
+    return config_.relay_pages != 0 ? add_relay(files) : Status();
+  }
+
+  void link_file(const std::string& memory, TierId memory_tier, const std::string& file,
+                 TierId tier, std::uint32_t mover) {
+    parts_.links.push_back(
+        {memory + " to " + file, memory_tier, tier, config_.file_limits, mover, {}});
+    parts_.links.push_back(
+        {file + " to " + memory, tier, memory_tier, config_.file_limits, mover, {}});
+  }
+
+  /// Between files and HBM: cuFile where it is asked for and there, else a relay.
+  Status add_relay(const FileMoverConfig& files) {
+    LEHR_ASSIGN(auto made, file_to_device(files));
+    const auto index = static_cast<std::uint32_t>(parts_.movers.size());
+    parts_.movers.push_back(std::move(made));
+    const auto first = static_cast<std::size_t>(out_.host_tier) + 1;
+    for (std::size_t t = first; t < parts_.tiers.size(); ++t)
+      link_file("hbm", kHbm, parts_.tiers[t]->name(), static_cast<TierId>(t), index);
     return {};
+  }
+
+  Result<std::unique_ptr<Mover>> file_to_device(FileMoverConfig files) {
+    if (config_.try_cufile) {
+      CuFileConfig straight;
+      straight.files = files.files;
+      straight.fetch = fetch_from_device;
+      auto made = make_file_cufile(straight);
+      if (made) return made;
+      parts_.notices.push_back(made.error().what + "; files reach hbm through a ring");
+    }
+    RelayConfig relay;
+    relay.slot_bytes = memory_.front()->stride();
+    PinnedMemoryConfig ring;
+    ring.memory.bytes = relay.slot_bytes * config_.relay_pages;
+    ring.chunk_bytes = ring.memory.bytes;  // one piece: no copy may cross a seam
+    ring.page_stride = relay.slot_bytes;
+    LEHR_ASSIGN(auto pinned, PinnedMemory::create(ring));
+    LEHR_TRY(pinned->wait(60'000'000'000));
+    relay.ring = region_of(pinned);
+    files.buffers = {{pinned->base(), pinned->size()}};
+    std::string notice;
+    LEHR_ASSIGN(relay.file, make_file_mover(files, notice));
+    DeviceMoverConfig copy;
+    copy.device = config_.device;
+    copy.copy = config_.host_copy;
+    copy.ring = config_.host_ring;
+    LEHR_ASSIGN(relay.copy, make_device_mover(copy));
+    return make_relay(std::move(relay));
   }
 
   DeviceEngineConfig& config_;

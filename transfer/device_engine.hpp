@@ -20,9 +20,15 @@ struct DonorConfig {
   SlotId pages = 0;
 };
 
+/// What a platform profile says of the movers of an engine's links; empty: one fixed mover a link.
+struct DeviceMovers {
+  std::vector<MoverCurve> host_in, host_out;  ///< host to hbm, and back
+  std::vector<MoverCurve> peer_in, peer_out;  ///< a donor to hbm, and back
+};
+
 /// An engine of one serving device. Tiers in this order: `hbm`, the donors, `host`, the files.
-/// Links: between all memory tiers, both ways, each with a mover of its own on the serving device;
-/// between host and each file, both ways.
+/// Links: between all memory tiers, both ways, each with movers of its own on the serving device;
+/// between host and each file, both ways; with `relay_pages` also between hbm and each file.
 struct DeviceEngineConfig {
   Bytes page_bytes = 0;
   Bytes alignment = 4096;  ///< of slots; less than 4096 only without files
@@ -34,6 +40,9 @@ struct DeviceEngineConfig {
   std::optional<unsigned> numa_node;  ///< of host memory; unset: nearest to the device
   unsigned touch_threads = 8;
   std::vector<PageFileConfig> files;  ///< page_bytes is filled in
+  DeviceMovers measured;
+  SlotId relay_pages = 0;   ///< of a pinned ring between files and hbm; 0: no such links
+  bool try_cufile = false;  ///< files straight to hbm by cuFile, where it is installed
   DeviceCopy host_copy = DeviceCopy::kRing;
   DeviceCopy peer_copy = DeviceCopy::kRing;
   kernels::MoveRing host_ring{4, 4, 32768, 2, false, false};

@@ -23,6 +23,9 @@ Result<WindowGain> window_gain(std::int32_t /*device*/, const std::byte* /*memor
                                Bytes /*cold*/) {
   return without_cuda();
 }
+Status fetch_from_device(std::byte* /*to*/, const std::byte* /*from*/, Bytes /*bytes*/) {
+  return without_cuda();
+}
 Status peer_access(std::int32_t /*reader*/, std::int32_t /*owner*/) { return without_cuda(); }
 
 Result<std::shared_ptr<DeviceMemory>> DeviceMemory::create(const DeviceMemoryConfig& /*config*/) {

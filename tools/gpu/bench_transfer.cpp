@@ -3,6 +3,8 @@
 //   lehr_bench_transfer OUT.json [--peer] [--sweep]
 #include <cstring>
 
+#include "kernels/base/rng.hpp"
+#include "runtime/config/profile.hpp"
 #include "tools/gpu/migrations.hpp"
 #include "transfer/control.hpp"
 #include "transfer/device_engine.hpp"
@@ -499,6 +501,133 @@ void budgeted(Bench& b) {
   must(engine.shutdown(20'000'000'000), "shutdown");
 }
 
+/// Batches of one shape through an engine: by a fixed ring, and by what the shipped profile says of
+/// its movers.
+void dispatched(Bench& b) {
+  const auto profile = must(config::read_profile("h200-pcie5"), "profile");
+  const Bytes page = 16384;
+  const SlotId slots = 16384;
+  double worst = 1e9;
+  for (const auto& [pages, run] :
+       {std::pair{1U, 1U}, {8U, 1U}, {64U, 1U}, {4096U, 1U}, {4096U, 64U}}) {
+    double rates[2] = {};
+    std::string by;
+    for (const bool measured : {false, true}) {
+      DeviceEngineConfig config;
+      config.page_bytes = page;
+      config.hbm_pages = config.host_pages = slots;
+      config.host_limits.bytes_per_second = 1e15;
+      for (const transfer::MoverCurve& m : profile.movers) {
+        if (measured && m.link == "h2d") config.measured.host_in.push_back(m);
+      }
+      DeviceEngine world = must(make_device_engine(config), "engine");
+      must(world.host->wait(60'000'000'000), "host memory");
+      world.serve_ready_host();
+      std::vector<SlotId> near(slots), far(slots);
+      must(world.engine->allocate(kHbm, near), "slots");
+      must(world.engine->allocate(world.host_tier, far), "slots");
+      Rng rng(run);
+      std::vector<PageMove> moves;
+      for (std::uint32_t i = 0; i < pages; ++i) {
+        // Runs lie apart by as much again.
+        const SlotId at = i / run * 2 * run + i % run;
+        must(world.engine->stamp({world.host_tier, far[at]}, i, 1), "stamp");
+        moves.push_back({i,
+                         1,
+                         {world.host_tier, far[at]},
+                         {kHbm, near[at]},
+                         Cause::kPromotion,
+                         Urgency::kUrgent,
+                         {}});
+      }
+      if (run == 1) {
+        for (std::size_t i = pages; i > 1; --i)
+          std::swap(moves[i - 1].to, moves[rng.below(static_cast<std::uint32_t>(i))].to);
+      }
+      std::vector<Submission> said(pages);
+      std::vector<MoveResult> results(pages);
+      std::vector<double> seconds;
+      for (int i = 0; i < (pages > 1000 ? 11 : 101); ++i) {
+        seconds.push_back(seconds_of([&] {
+          world.engine->submit(moves, said);
+          std::size_t finished = 0;
+          while (finished < pages) finished += world.engine->poll(results);
+        }));
+      }
+      rates[measured] = static_cast<double>(pages * page) / median(seconds);
+      const auto link = world.engine->stats().links[*world.engine->link(world.host_tier, kHbm)];
+      if (measured) {
+        for (const transfer::MoverShare& share : link.by_mover) {
+          if (share.jobs != 0) by += (by.empty() ? "" : ", ") + share.mover;
+        }
+      }
+      must(world.engine->shutdown(20'000'000'000), "shutdown");
+    }
+    const std::string shape =
+        std::to_string(pages) + " x 16 KiB in, runs of " + std::to_string(run);
+    b.report.rate(shape + ", engine with a ring", rates[0], b.ceilings.read);
+    b.report.rate(shape + ", engine by profile: " + by, rates[1], b.ceilings.read);
+    worst = std::min(worst, rates[1] / rates[0]);
+  }
+  b.report.value("least of the profile's choice over the ring", worst, "x");
+}
+
+/// A drive's pages to HBM: read to the host alone, and on through the ring to the device.
+void relayed(Bench& b) {
+  const Bytes page = 65536;
+  const SlotId pages = 4096;
+  DeviceEngineConfig config;
+  config.page_bytes = page;
+  config.hbm_pages = config.host_pages = pages;
+  config.relay_pages = 256;
+  config.host_limits.bytes_per_second = config.file_limits.bytes_per_second = 1e12;
+  PageFileConfig file;
+  file.name = "nvme";
+  file.path = "/tmp";
+  file.pages = pages;
+  config.files = {file};
+  DeviceEngine world = must(make_device_engine(config), "engine");
+  must(world.host->wait(60'000'000'000), "host memory");
+  world.serve_ready_host();
+  TransferEngine& engine = *world.engine;
+  const auto tier = static_cast<TierId>(world.host_tier + 1);
+  std::vector<SlotId> near(pages), far(pages), stored(pages);
+  must(engine.allocate(kHbm, near), "slots");
+  must(engine.allocate(world.host_tier, far), "slots");
+  must(engine.allocate(tier, stored), "slots");
+  const auto all = [&](TierId from, const std::vector<SlotId>& sources, TierId to,
+                       const std::vector<SlotId>& destinations) {
+    std::vector<PageMove> moves;
+    for (SlotId i = 0; i < pages; ++i) {
+      moves.push_back({i,
+                       1,
+                       {from, sources[i]},
+                       {to, destinations[i]},
+                       Cause::kDemandLoad,
+                       Urgency::kUrgent,
+                       {}});
+    }
+    std::vector<Submission> said(pages);
+    std::vector<MoveResult> results(pages);
+    const double seconds = seconds_of([&] {
+      engine.submit(moves, said);
+      std::size_t finished = 0;
+      while (finished < pages) finished += engine.wait_some(results, 1'000'000'000);
+    });
+    return static_cast<double>(pages) * static_cast<double>(page) / seconds;
+  };
+  for (SlotId i = 0; i < pages; ++i) must(engine.stamp({kHbm, near[i]}, i, 1), "stamp");
+  b.report.rate("64 KiB, hbm to a file through the ring", all(kHbm, near, tier, stored));
+  double to_host = 0, to_hbm = 0;
+  for (int round = 0; round < 3; ++round) {
+    to_host = std::max(to_host, all(tier, stored, world.host_tier, far));
+    to_hbm = std::max(to_hbm, all(tier, stored, kHbm, near));
+  }
+  b.report.rate("64 KiB, a file to host memory", to_host);
+  b.report.rate("64 KiB, a file to hbm through the ring", to_hbm, to_host);
+  must(engine.shutdown(60'000'000'000), "shutdown");
+}
+
 /// Makes memory present and registers it, while another stream goes on.
 void pinning(Report& report) {
   PinnedMemoryConfig config;
@@ -564,6 +693,8 @@ void run(Report& report, bool peer, bool with_sweep) {
   disturbance(b, 0, false);
   disturbance(b, 0, true);
   budgeted(b);
+  dispatched(b);
+  relayed(b);
 }
 
 }  // namespace

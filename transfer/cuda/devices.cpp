@@ -74,6 +74,11 @@ std::vector<DeviceInfo> devices() {
   return all;
 }
 
+Status fetch_from_device(std::byte* to, const std::byte* from, Bytes bytes) {
+  LEHR_CUDA_TRY(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+  return {};
+}
+
 Status peer_access(std::int32_t reader, std::int32_t owner) {
   if (reader == owner) return {};
   int can = 0;

@@ -37,7 +37,7 @@ Status EventLeases::after(void* stream, std::vector<Lease> leases) {
   if (recorded != cudaSuccess) {
     // Without an event nobody can tell when the work is done: wait for all of it, then say so.
     (void)cudaDeviceSynchronize();
-    return cuda::cuda_error(recorded, "cudaEventRecord");
+    return cuda_error(recorded, "cudaEventRecord");
   }
   state_->groups.push_back(std::move(group));
   return {};

@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
 #include <utility>
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/base/result.hpp"
+#include "kernels/cuda_status.hpp"
 
 namespace lehr::transfer::cuda {
-
-/// An Error from a CUDA status. Clears the last error, so that a later call is not blamed for it.
-inline Error cuda_error(cudaError_t status, const char* what) {
-  (void)cudaGetLastError();
-  const bool memory = status == cudaErrorMemoryAllocation;
-  return {memory ? Code::kRefused : Code::kIo, memory ? Reason::kOverBudget : Reason::kNone,
-          std::string(what) + ": " + cudaGetErrorName(status) + " (" + cudaGetErrorString(status) +
-              ")"};
-}
 
 /// Makes a device current for a scope.
 class DeviceScope {
@@ -65,11 +55,3 @@ using HostBuffer = Owned<void*, free_host>;
 using DeviceBuffer = Owned<void*, free_device>;
 
 }  // namespace lehr::transfer::cuda
-
-#define LEHR_CUDA_TRY(expr)                                               \
-  do {                                                                    \
-    const cudaError_t lehr_cuda_status = (expr);                          \
-    if (lehr_cuda_status != cudaSuccess) {                                \
-      return ::lehr::transfer::cuda::cuda_error(lehr_cuda_status, #expr); \
-    }                                                                     \
-  } while (false)

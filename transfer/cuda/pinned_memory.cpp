@@ -55,10 +55,9 @@ class RegisteredMemory final : public PinnedMemory {
     for (Bytes at = 0; at < size() && result && !stop.stop_requested(); at += chunk_) {
       const Bytes bytes = std::min(chunk_, size() - at);
       make_present(memory_.data() + at, bytes, std::max(1U, config_.memory.touch_threads));
-      result =
-          ++chunk == config_.fail_chunk_nth
-              ? Status(cuda::cuda_error(cudaErrorMemoryAllocation, "cudaHostRegister (injected)"))
-              : pin(memory_.data() + at, bytes);
+      result = ++chunk == config_.fail_chunk_nth
+                   ? Status(cuda_error(cudaErrorMemoryAllocation, "cudaHostRegister (injected)"))
+                   : pin(memory_.data() + at, bytes);
       if (result) ready_.store(at + bytes, std::memory_order_release);
     }
     const std::lock_guard lock(mutex_);

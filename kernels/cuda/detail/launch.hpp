@@ -7,7 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/base/result.hpp"
-#include "kernels/cuda/cuda_try.hpp"
+#include "kernels/cuda_status.hpp"
 #include "kernels/shape.hpp"
 
 namespace lehr::kernels::cuda {

@@ -53,6 +53,12 @@ __device__ __forceinline__ Chunk chunk_of_pair(const Work& w, std::uint32_t inde
 /// The chunks of one CTA, which takes every gridDim.x-th of all; 32 of them are a block. Two blocks
 /// lie in shared memory, the pairs of a third are on their way.
 struct Chunks {
+  /// A CTA's own, beside its stages.
+  struct Shared {
+    std::uint64_t barriers[kWarp];  ///< one a stage
+    Chunk blocks[2][kWarp];
+  };
+
   Chunk (*blocks)[kWarp];
   std::uint32_t mine;
   std::uint32_t lane;
@@ -62,10 +68,18 @@ struct Chunks {
     // Past the end: any pair will do, its chunk is never used.
     return blockIdx.x + min(n, mine - 1) * gridDim.x;
   }
-  __device__ void start(const Work& w) {
+  /// Makes the first chunks known and the barriers ready for `arrivals` each; false when there is
+  /// nothing for this CTA. The whole warp, which synchronises before it goes on.
+  __device__ bool begin(const Work& w, Shared& shared, std::uint32_t arrivals) {
+    if (blockIdx.x >= w.chunks_in_all) return false;
+    blocks = shared.blocks;
+    lane = threadIdx.x;
+    mine = (w.chunks_in_all - blockIdx.x - 1) / gridDim.x + 1;
     const PagePair first = pair_of(w, index(lane)), second = pair_of(w, index(kWarp + lane));
     blocks[0][lane] = chunk_of_pair(w, index(lane), first);
     blocks[1][lane] = chunk_of_pair(w, index(kWarp + lane), second);
+    if (lane < w.stages) barrier_init(shared_address(&shared.barriers[lane]), arrivals);
+    return true;
   }
   /// Before and after the work on the block that starts with chunk `n`; the whole warp.
   __device__ void before_block(const Work& w, std::uint32_t n) {
@@ -108,21 +122,16 @@ __global__ void __launch_bounds__(kWarp)
     move_ring_kernel(const __grid_constant__ Work w, bool keep) {
 #if LEHR_BULK_COPY
   extern __shared__ __align__(128) unsigned char buffers[];
-  __shared__ __align__(8) std::uint64_t barriers[kWarp];
-  __shared__ Chunk blocks[2][kWarp];
-
-  const std::uint32_t lane = threadIdx.x;
-  if (blockIdx.x >= w.chunks_in_all) return;
-  const std::uint32_t mine = (w.chunks_in_all - blockIdx.x - 1) / gridDim.x + 1;
-  Chunks chunks{blocks, mine, lane, {}};
-  chunks.start(w);
-  if (lane < w.stages) barrier_init(shared_address(&barriers[lane]), 1);
+  __shared__ Chunks::Shared shared;
+  Chunks chunks;
+  if (!chunks.begin(w, shared, 1)) return;
+  const std::uint32_t lane = chunks.lane, mine = chunks.mine;
   barrier_init_fence();
   asm volatile("fence.proxy.async;" ::: "memory");
   __syncwarp();
 
   const std::uint32_t stage0 = shared_address(buffers);
-  const std::uint32_t barrier0 = shared_address(barriers);
+  const std::uint32_t barrier0 = shared_address(shared.barriers);
   const std::uint64_t policy = evict_first_policy();
   const auto load = [&](std::uint32_t n, std::uint32_t stage) {
     const Chunk& c = chunks.at(n);
@@ -168,19 +177,14 @@ __global__ void __launch_bounds__(kWarp)
 /// out from there.
 __global__ void __launch_bounds__(kWarp) move_copies_kernel(const __grid_constant__ Work w) {
   extern __shared__ __align__(128) unsigned char buffers[];
-  __shared__ __align__(8) std::uint64_t barriers[kWarp];
-  __shared__ Chunk blocks[2][kWarp];
-
-  const std::uint32_t lane = threadIdx.x;
-  if (blockIdx.x >= w.chunks_in_all) return;
-  const std::uint32_t mine = (w.chunks_in_all - blockIdx.x - 1) / gridDim.x + 1;
-  Chunks chunks{blocks, mine, lane, {}};
-  chunks.start(w);
-  if (lane < w.stages) barrier_init(shared_address(&barriers[lane]), kWarp);
+  __shared__ Chunks::Shared shared;
+  Chunks chunks;
+  if (!chunks.begin(w, shared, kWarp)) return;
+  const std::uint32_t lane = chunks.lane, mine = chunks.mine;
   __syncwarp();
 
   const std::uint32_t stage0 = shared_address(buffers);
-  const std::uint32_t barrier0 = shared_address(barriers);
+  const std::uint32_t barrier0 = shared_address(shared.barriers);
   const auto load = [&](std::uint32_t n, std::uint32_t stage) {
     const Chunk& c = chunks.at(n);
     warp_load(stage0 + stage * w.stage_bytes, c.from, c.bytes, lane);

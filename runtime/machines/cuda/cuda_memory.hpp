@@ -9,7 +9,7 @@
 
 #include "kernels/base/result.hpp"
 #include "kernels/base/units.hpp"
-#include "runtime/machines/cuda/cuda_try.hpp"
+#include "kernels/cuda_status.hpp"
 
 namespace lehr::runtime::cuda {
 

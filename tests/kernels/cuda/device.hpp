@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <span>
 #include <vector>
@@ -11,21 +9,12 @@
 
 #include "kernels/attend.hpp"
 #include "tests/kernels/batch.hpp"
+#include "tests/support/cuda_must.hpp"
 
-/// Device memory and a batch on the device, for tests and benchmarks. A CUDA failure here ends the
-/// program.
+/// Device memory and a batch on the device, for tests and benchmarks.
 namespace lehr::kernels::test {
 
-inline void must(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
-  std::exit(1);
-}
-inline void must(const Status& status, const char* what) {
-  if (status) return;
-  std::fprintf(stderr, "%s refused: %s\n", what, status.error().what.c_str());
-  std::exit(1);
-}
+using lehr::test::must;
 
 template <class T>
 class DeviceArray {
@@ -147,9 +136,7 @@ class DeviceBatch {
 struct Workspace {
   DeviceArray<unsigned char> memory;
   explicit Workspace(const StepShape& shape) {
-    const auto bytes = attend_workspace_bytes(shape);
-    if (!bytes) must(Status(bytes.error()), "workspace");
-    memory = DeviceArray<unsigned char>(*bytes, 0);
+    memory = DeviceArray<unsigned char>(must(attend_workspace_bytes(shape), "workspace"), 0);
   }
 };
 

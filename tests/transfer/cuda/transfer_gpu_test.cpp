@@ -401,6 +401,109 @@ void engine_round_trip() {
   must(engine.shutdown(kLong), "shutdown");
 }
 
+/// Pages to a file and back without a stop in the host tier, by the relay and, where it is
+/// installed, by cuFile; then a bit that flipped on the drive.
+void files_and_hbm(bool cufile) {
+  const Bytes bytes = 65536;
+  DeviceEngineConfig config = small_world(bytes);
+  config.donors.clear();
+  config.hbm_pages = 256;
+  config.relay_pages = 64;
+  config.try_cufile = cufile;
+  PageFileConfig file;
+  file.name = "nvme";
+  file.path = "/tmp";
+  file.pages = 512;
+  config.files = {file};
+  DeviceEngine world = open_engine(std::move(config));
+  TransferEngine& engine = *world.engine;
+  const auto tier = static_cast<TierId>(world.host_tier + 1);
+  for (const std::string& notice : engine.stats().notices) std::printf("  %s\n", notice.c_str());
+  const SlotId pages = quick ? 16 : 256;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<PageMove> moves;
+    std::vector<Submission> said(pages);
+    std::vector<MoveResult> results(pages);
+    for (SlotId i = 0; i < pages; ++i) {
+      const auto version = static_cast<std::uint32_t>(round + 1);
+      moves.push_back({i,
+                       version,
+                       make_page(engine, kHbm, i, version, bytes),
+                       {tier, kNoSlot},
+                       Cause::kWriteBack,
+                       Urgency::kBackground,
+                       {}});
+    }
+    const auto all = [&] {
+      engine.submit(moves, said);
+      must(engine.wait_all(kLong), "moves");
+      check(engine.poll(results) == pages, "every move is told");
+      for (const MoveResult& r : results) check(r.code == Code::kOk, "a move of a file");
+    };
+    all();
+    for (SlotId i = 0; i < pages; ++i) {
+      must(engine.release(moves[i].from), "release");
+      moves[i].from = {tier, said[i].slot};
+      moves[i].to = {kHbm, kNoSlot};
+    }
+    all();
+    for (SlotId i = 0; i < pages; ++i) {
+      check(page_is(engine, {kHbm, said[i].slot}, i, moves[i].version, bytes), "what a file gave");
+      must(engine.release({kHbm, said[i].slot}), "release");
+      must(engine.release(moves[i].from), "release");
+    }
+  }
+  must(engine.shutdown(kLong), "shutdown");
+}
+
+void relay() { files_and_hbm(false); }
+void cufile() { files_and_hbm(true); }
+
+/// Batches go with the mover that was measured to be the fastest for them.
+void measured_movers() {
+  const Bytes bytes = 16384;
+  DeviceEngineConfig config = small_world(bytes);
+  config.donors.clear();
+  config.hbm_pages = config.host_pages = 4096;
+  config.host_limits.bytes_per_second = 1e15;
+  for (auto* curves : {&config.measured.host_in, &config.measured.host_out}) {
+    *curves = {{"", "copy_engine", 1, 11e-6, BandwidthCurve(5e9)},
+               {"", "ring", 1, 18e-6, BandwidthCurve(48e9)},
+               {"", "copy_engine", 16, 11e-6, BandwidthCurve(54e9)}};
+  }
+  DeviceEngine world = open_engine(std::move(config));
+  TransferEngine& engine = *world.engine;
+  std::vector<SlotId> near(4096);
+  must(engine.allocate(kHbm, near), "slots");
+  std::vector<PageMove> moves;
+  for (SlotId i = 0; i < 2048; ++i) {
+    PageMove move;
+    move.page = i;
+    move.from = make_page(engine, world.host_tier, i, 1, bytes);
+    moves.push_back(move);
+  }
+  std::vector<MoveResult> results(4096);
+  const auto run = [&](SlotId first, SlotId count, SlotId step) {
+    std::vector<Submission> said(count);
+    for (SlotId i = 0; i < count; ++i) moves[first + i].to = {kHbm, near[i * step]};
+    engine.submit(std::span(moves).subspan(first, count), said);
+    must(engine.wait_all(kLong), "moves");
+    check(engine.poll(results) == count, "every move is told");
+    for (SlotId i = 0; i < count; ++i)
+      check(page_is(engine, moves[first + i].to, first + i, 1, bytes), "a dispatched page");
+  };
+  const auto by = [&] {
+    return engine.stats().links[*engine.link(world.host_tier, kHbm)].by_mover;
+  };
+  run(0, 2, 2);
+  check(by()[0].jobs == 2, "two pages go with the copy engine");
+  run(0, 1024, 2);
+  check(by()[1].jobs == 1024, "a thousand scattered ones with the ring");
+  run(0, 1024, 1);
+  check(by()[2].jobs == 1024, "a thousand in a row with the copy engine, merged");
+  must(engine.shutdown(kLong), "shutdown");
+}
+
 /// Reported failure: a slot is filled again before its last reader is done. The reader waits 2 ms
 /// on the device; its page is dropped and the only free slot is asked for at once.
 unsigned long long reuse_before_last_reader(bool guarded) {
@@ -572,6 +675,9 @@ int run_all(const std::vector<std::string_view>& words) {
       {"movers", movers},
       {"urgent overtakes", urgent_overtakes},
       {"engine round trip", engine_round_trip},
+      {"measured movers", measured_movers},
+      {"relay", relay},
+      {"cufile", cufile},
       {"last reader", last_reader},
       {"donor takes back", donor_takes_back},
       {"donor left out", donor_left_out},

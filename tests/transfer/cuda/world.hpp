@@ -1,37 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
-#include <string>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/base/result.hpp"
+#include "tests/support/cuda_must.hpp"
 #include "tests/transfer/cuda/pages.hpp"
 #include "transfer/device.hpp"
 
 /// What the GPU tests and the benchmark of the transfer layer share.
 namespace lehr::transfer::test {
 
-/// A CUDA call that the program cannot go on without.
-inline void must(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(status));
-  std::exit(1);
-}
-inline void must(const Status& status, const char* what) {
-  if (status) return;
-  std::fprintf(stderr, "%s: %s\n", what, status.error().what.c_str());
-  std::exit(1);
-}
-template <class T>
-T must(Result<T> result, const char* what) {
-  if (!result) must(Status(result.error()), what);
-  return *std::move(result);
-}
+using lehr::test::must;
 
 /// An array in pinned memory: both sides read it.
 template <class T>
