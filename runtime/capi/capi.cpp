@@ -88,8 +88,13 @@ size_t lehr_last_error(char* buffer, size_t size) {
 lehr_status lehr_build_info(char* buffer, size_t size, size_t* needed) {
   return boundary([&]() -> Status {
     const std::string text =
-        fmt::format(R"({{"version":"{}.{}.{}","cuda":false,"io_uring":{},"checks":{}}})",
+        fmt::format(R"({{"version":"{}.{}.{}","cuda":{},"io_uring":{},"checks":{}}})",
                     LEHR_VERSION_MAJOR, LEHR_VERSION_MINOR, LEHR_VERSION_PATCH,
+#ifdef LEHR_HAVE_CUDA
+                    true,
+#else
+                    false,
+#endif
 #ifdef LEHR_HAVE_URING
                     true,
 #else

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The step level with the caller's K and V.
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -14,7 +15,8 @@ using contents::ChoiceRule;
 using contents::Element;
 using contents::Tensor;
 
-constexpr std::int32_t kCpu = 1;
+constexpr std::int32_t kCpu = 1;  ///< DLPack's
+constexpr std::int32_t kCuda = 2;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
 
 Result<Element> element_of(const lehr_tensor& t, const char* what) {
@@ -26,11 +28,17 @@ Result<Element> element_of(const lehr_tensor& t, const char* what) {
                            what, t.dtype_code, t.dtype_bits, t.dtype_lanes)};
 }
 
-Result<Tensor> tensor_of(const lehr_tensor* given, const char* what) {
+Result<Tensor> tensor_of(const Instance& instance, const lehr_tensor* given, const char* what) {
   LEHR_ASSIGN(const lehr_tensor t, read_struct(given, what));
-  if (t.device_type != kCpu) {
-    return unsupported(
-        fmt::format("{}: device_type {}; this machine reads CPU memory (1)", what, t.device_type));
+  const bool on_device = instance.machine == MachineKind::kCuda;
+  if (on_device && t.device_type == kCuda &&
+      std::cmp_not_equal(t.device_id, instance.config.top_device)) {
+    return unsupported(fmt::format("{}: on GPU {}, the runtime is on GPU {}", what, t.device_id,
+                                   instance.config.top_device));
+  }
+  if (t.device_type != (on_device ? kCuda : kCpu)) {
+    return unsupported(fmt::format("{}: device_type {}; this machine reads {}", what, t.device_type,
+                                   on_device ? "CUDA memory (2)" : "CPU memory (1)"));
   }
   if (t.ndim != 4) {
     return invalid(fmt::format("{}: {} axes, expected [batch, heads, tokens, dim]", what, t.ndim),
@@ -149,8 +157,8 @@ lehr_status lehr_step_begin_tokens(lehr_runtime runtime, const lehr_sequence* se
 lehr_status lehr_step_append(lehr_runtime runtime, uint32_t layer, const lehr_tensor* k,
                              const lehr_tensor* v) {
   return with_kept_step(runtime, [&](Instance& instance) -> Status {
-    LEHR_ASSIGN(const Tensor keys, tensor_of(k, "k"));
-    LEHR_ASSIGN(const Tensor values, tensor_of(v, "v"));
+    LEHR_ASSIGN(const Tensor keys, tensor_of(instance, k, "k"));
+    LEHR_ASSIGN(const Tensor values, tensor_of(instance, v, "v"));
     LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
     return kv->append(layer, keys, values);
   });
@@ -165,8 +173,8 @@ lehr_status lehr_step_attend(lehr_runtime runtime, const lehr_attend_request* re
           fmt::format("request.causal: {}; causal (0 or 1) is the only mask", given.causal)};
     }
     contents::AttendCall call;
-    LEHR_ASSIGN(call.q, tensor_of(given.q, "request.q"));
-    LEHR_ASSIGN(call.out, tensor_of(given.out, "request.out"));
+    LEHR_ASSIGN(call.q, tensor_of(instance, given.q, "request.q"));
+    LEHR_ASSIGN(call.out, tensor_of(instance, given.out, "request.out"));
     call.scale = given.scale;
     call.soft_cap = given.soft_cap;
     call.window = given.window;
@@ -211,8 +219,8 @@ lehr_status lehr_sequence_gather(lehr_runtime runtime, uint32_t layer,
                                  const lehr_tensor* v) {
   return with_kept_step(runtime, [&](Instance& instance) -> Status {
     LEHR_ASSIGN(const auto ids, ids_of(instance, sequences, count));
-    LEHR_ASSIGN(const Tensor keys, tensor_of(k, "k"));
-    LEHR_ASSIGN(const Tensor values, tensor_of(v, "v"));
+    LEHR_ASSIGN(const Tensor keys, tensor_of(instance, k, "k"));
+    LEHR_ASSIGN(const Tensor values, tensor_of(instance, v, "v"));
     LEHR_ASSIGN(contents::Contents* const kv, contents_of(instance));
     return kv->gather(layer, ids, keys, values);
   });

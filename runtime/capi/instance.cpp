@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include "runtime/config/profile.hpp"
+#include "runtime/contents/device_contents.hpp"
 #include "runtime/contents/host_contents.hpp"
+#include "runtime/machines/cuda/kv_cuda.hpp"
 #include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
 #include "runtime/predictor_weights.hpp"
@@ -92,7 +94,37 @@ Result<contents::ContentsOptions> contents_options(const config::Config& config)
   return options;
 }
 
-Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
+/// The step loop's machine where pages are a GPU's.
+Result<std::unique_ptr<runtime::Machine>> make_on_device(Instance& instance,
+                                                         std::unique_ptr<contents::KvDevice> device,
+                                                         const std::vector<std::uint32_t>& pages,
+                                                         contents::DeviceContents*& made) {
+  const config::Config& config = instance.config;
+  const placement::Platform& platform = instance.platform;
+  if (config.step_contents != "kv") {
+    return unsupported(
+        "step.contents: machine = \"cuda\" holds the caller's K and V; expected \"kv\"");
+  }
+  if (platform.tiers[platform.home].name != "host") {
+    return unsupported(
+        fmt::format("profile: pages of machine = \"cuda\" live in host memory, not on {}",
+                    platform.tiers[platform.home].name));
+  }
+  contents::DeviceContentsOptions options;
+  LEHR_ASSIGN(options.contents, contents_options(config));
+  options.tier_pages = pages;
+  options.home = platform.home;
+  options.sequences = static_cast<std::uint32_t>(config.step_sequences);
+  options.tokens = config.step_tokens;
+  options.plan_pages = config.step_plan_pages;
+  LEHR_ASSIGN(auto contents, contents::DeviceContents::create(options, std::move(device)));
+  made = contents.get();
+  instance.contents = std::move(contents);
+  return made->make_machine();
+}
+
+Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
+                       std::unique_ptr<contents::KvDevice> device) {
   const config::Config& config = instance.config;
   runtime::RuntimeOptions options;
   options.platform = instance.platform;
@@ -114,15 +146,17 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
   LEHR_ASSIGN(options.tier_pages,
               tier_pages(config, instance.machine, instance.platform, page_bytes));
   const bool with_contents = config.step_contents == "kv";
-  if (with_contents && instance.machine != MachineKind::kHost) {
-    return unsupported(fmt::format("step.contents: \"kv\" needs machine = \"host\", found \"{}\"",
-                                   config.top_machine));
-  }
+  if (with_contents && instance.machine == MachineKind::kSim)
+    return unsupported("step.contents: \"kv\" needs machine = \"host\" or \"cuda\", found \"sim\"");
   std::unique_ptr<runtime::Machine> machine;
   contents::HostContents* on_host = nullptr;
+  contents::DeviceContents* on_device = nullptr;
   runtime::HostMachine* keeper = nullptr;
   if (instance.machine == MachineKind::kSim) {
     machine = runtime::make_sim_machine();
+  } else if (instance.machine == MachineKind::kCuda) {
+    LEHR_ASSIGN(machine,
+                make_on_device(instance, std::move(device), options.tier_pages, on_device));
   } else {
     runtime::HostMachineOptions host;
     host.platform = instance.platform;
@@ -143,6 +177,7 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults) {
     }
   }
   LEHR_ASSIGN(instance.step, runtime::Runtime::create(std::move(options), std::move(machine)));
+  if (on_device != nullptr) on_device->attach(*instance.step);
   if (on_host != nullptr) on_host->attach(*instance.step, *keeper);
   return {};
 }
@@ -174,7 +209,7 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
   catalog.events = config.placement_events;
   options.directory.most_jobs = static_cast<std::uint32_t>(config.placement_jobs);
   options.directory.id_seed = instance.seed;
-  options.directory.moves_bytes = instance.machine == MachineKind::kHost;
+  options.directory.moves_bytes = instance.machine != MachineKind::kSim;
   options.directory.whole_claims = faults.guards(transfer::Guard::kReservation);
   if (options.directory.moves_bytes) {
     options.store.emplace();
@@ -191,9 +226,8 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
 Result<transfer::FaultPlan> faults_of(const config::Config& config, MachineKind machine) {
   auto plan = transfer::FaultPlan::parse(config.top_faults);
   if (!plan) return invalid("faults: " + plan.error().what);
-  if (!plan->faults.empty() && machine == MachineKind::kSim) {
-    return invalid("faults: the sim machine moves no bytes; expected machine = \"host\"");
-  }
+  if (!plan->faults.empty() && machine != MachineKind::kHost)
+    return invalid("faults: of transfers of the host machine; expected machine = \"host\"");
   return plan;
 }
 
@@ -202,13 +236,16 @@ Result<transfer::FaultPlan> faults_of(const config::Config& config, MachineKind 
 Result<std::shared_ptr<Instance>> open_instance(const config::Config& config, std::uint32_t seed) {
   auto instance = std::make_shared<Instance>(seed);
   instance->config = config;
+  std::unique_ptr<contents::KvDevice> device;
   if (config.top_machine == "cuda") {
-    return unsupported("machine: this build has no cuda machine; expected sim or host");
+    LEHR_ASSIGN(device, runtime::make_cuda_kv_device(static_cast<std::int32_t>(config.top_device)));
+    instance->machine = MachineKind::kCuda;
+  } else {
+    instance->machine = config.top_machine == "host" ? MachineKind::kHost : MachineKind::kSim;
   }
-  instance->machine = config.top_machine == "host" ? MachineKind::kHost : MachineKind::kSim;
   LEHR_ASSIGN(instance->platform, config::load_profile(config.top_profile));
   LEHR_ASSIGN(const transfer::FaultPlan faults, faults_of(config, instance->machine));
-  if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance, faults));
+  if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance, faults, std::move(device)));
   if (config.placement_block_bytes > 0) LEHR_TRY(open_placement_level(*instance, faults));
   if (!instance->step && !instance->placement) {
     return invalid(

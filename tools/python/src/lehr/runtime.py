@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _library as c
 from ._errors import LehrError, invalid
-from ._tensor import view
+from ._tensor import TensorView, view
 
 NO_MASS = 255
 
@@ -81,6 +81,7 @@ class Runtime:
     def __init__(self, config: str | Mapping[str, Any]) -> None:
         self._handle = c.Handle()
         self._open = False
+        self._views: dict[str, tuple[Any, TensorView]] = {}
         text = (config if isinstance(config, str) else toml(config)).encode()
         options = c.OpenOptions(config=text, config_size=len(text))
         lib = c.library()
@@ -140,24 +141,37 @@ class Runtime:
 
     # ---- steps
 
-    def begin(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[int]) -> None:
-        """A step in which sequence i gets tokens[i] tokens."""
+    def _view(self, name: str, array: Any) -> TensorView:
+        """A view of a step's tensor; layers come with the same shapes, so that only the address changes."""
+        data_ptr = getattr(array, "data_ptr", None)
+        if data_ptr is None:
+            return view(array, name)
+        key = (array.shape, array.stride(), array.dtype, array.device)
+        known = self._views.get(name)
+        if known is None or known[0] != key:
+            known = self._views[name] = (key, view(array, name))
+        known[1].struct.data = data_ptr()
+        return known[1]
+
+    def begin(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[int], stream: int | None = None) -> None:
+        """A step in which sequence i gets tokens[i] tokens. On the cuda machine everything is enqueued on `stream`
+        (torch.cuda.current_stream().cuda_stream; None: the default stream); elsewhere it is None."""
         if len(tokens) != len(sequences):
             raise invalid(f"{len(tokens)} token counts for {len(sequences)} sequences")
         counts = (c_uint32 * max(len(tokens), 1))(*tokens)
-        c.check(c.library().lehr_step_begin_tokens(self._handle, _handles(sequences), counts, len(sequences), None))
+        c.check(c.library().lehr_step_begin_tokens(self._handle, _handles(sequences), counts, len(sequences), stream or None))
 
     def append(self, layer: int, k: Any, v: Any) -> None:
         """K and V of the step's tokens, [batch, kv_heads, tokens, head_dim]."""
-        keys, values = view(k, "k"), view(v, "v")
-        c.check(c.library().lehr_step_append(self._handle, layer, keys.pointer, values.pointer))
+        c.check(c.library().lehr_step_append(self._handle, layer, self._view("k", k).pointer,
+                                             self._view("v", v).pointer))
 
     def attend(self, layer: int, q: Any, out: Any, *, scale: float = 0.0, soft_cap: float = 0.0, window: int = 0,
                selection: Selection = Selection(), mass: np.ndarray | None = None,
                peak: np.ndarray | None = None) -> None:
         """Causal attention of q, [batch, q_heads, tokens, head_dim], into out. mass and peak: uint8 arrays
         [batch, kv_heads, pages] that get the codes of each page's share for the last query, 255 for none."""
-        queries, result = view(q, "q"), view(out, "out")
+        queries, result = self._view("q", q), self._view("out", out)
         request = c.AttendRequest(layer=layer, q=ctypes.pointer(queries.struct), out=ctypes.pointer(result.struct),
                                   scale=scale, soft_cap=soft_cap, window=window, select_by=selection.by,
                                   select_amount=selection.amount, select_sinks=selection.sinks,

@@ -16,6 +16,8 @@ from ..runtime import Runtime, Selection, Sequence
 from .attention import is_enabled
 
 _DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+# Tokens above which a chunk behind other tokens is attended by the model itself, on a GPU.
+_LONG_CHUNK = 8
 
 
 def _shape_of(model: PreTrainedModel) -> dict[str, int]:
@@ -39,7 +41,9 @@ class Pool:
 
     hbm        share of the pool's pages ("25%"), pages ("400 pages") or bytes ("2GB") held in HBM; None: all
     policy     placement policy, as `lehr info` lists them; profile: platform profile
-    max_tokens tokens that all sequences of the pool may hold together; sequences: how many there may be at once
+    max_tokens tokens that all sequences of the pool may hold together; sequences: how many there may be at once;
+               sequence_tokens: of one sequence (cuda: with it tables never grow)
+    machine    "cuda" for a model on a GPU, "host" for one on the CPU; None: the model's
     nvme       capacity below host memory, with its folder nvme_path; host: likewise, default: all pages
     rounding   "e4m3" or "int8": full pages are rounded to what that precision holds (to study it; saves no bytes)
     """
@@ -47,11 +51,15 @@ class Pool:
     def __init__(self, model: PreTrainedModel, *, hbm: str | None = None, policy: str = "lru",
                  profile: str = "h200-pcie5", max_tokens: int = 4096, sequences: int = 1, page_tokens: int = 16,
                  host: str | None = None, nvme: str | None = None, nvme_path: str | None = None,
-                 rounding: str = "none", machine: str = "host") -> None:
+                 rounding: str = "none", machine: str | None = None, sequence_tokens: int = 0) -> None:
+        if machine is None:
+            machine = "cuda" if model.device.type == "cuda" else "host"
         if machine == "cuda" and model.device.type == "cpu":
             raise invalid("machine 'cuda' for a model on the CPU: move the model to a GPU, or take machine='host'")
         if machine == "host" and model.device.type != "cpu":
             raise invalid(f"machine 'host' for a model on {model.device}: it reads CPU memory only")
+        if machine == "cuda" and model.dtype is torch.float32:
+            raise unsupported("a float32 model: on a GPU pages are float16 or bfloat16", "layout_mismatch")
         if model.dtype not in _DTYPES:
             raise unsupported(f"dtype {model.dtype}; offered are {', '.join(_DTYPES.values())}", "layout_mismatch")
         if max_tokens < 1 or sequences < 1:
@@ -75,11 +83,14 @@ class Pool:
                 raise invalid(f"hbm: {hbm!r} is no share of all pages", "out_of_range")
             hbm = f"{max(int(pages * share), tails)} pages"
         self.runtime = Runtime({
-            "machine": machine, "profile": profile, "policy": {"name": policy},
+            "machine": machine, "profile": profile, "policy": {"name": policy}, "device": model.device.index or 0,
             "geometry": {"layers": len(served), "page_tokens": page_tokens, "dtype": _DTYPES[model.dtype], **shape},
-            "step": {"contents": "kv", "rounding": rounding},
+            "step": {"contents": "kv", "rounding": rounding, "sequences": sequences if sequence_tokens else 0,
+                     "tokens": sequence_tokens},
             "capacity": {"hbm": hbm, "host": host or f"{pages} pages", "nvme": nvme or "0 pages"},
             **({"nvme": {"path": nvme_path}} if nvme_path else {})})
+        self.on_gpu = machine == "cuda"
+        self.device = model.device
         self.served = served
         self.dtype = model.dtype
         self.total_pages = pages
@@ -117,7 +128,7 @@ class _LehrLayer(DynamicLayer):
         return self.cache.append(self, key_states, value_states)
 
     def uses_own_attention(self) -> bool:
-        return self.cache.prompt_by_model and self.cache.step_start == 0
+        return self.cache.prompt_by_model and (self.cache.step_start == 0 or self.cache.gathers)
 
     def attended(self) -> None:
         self.cache.layer_done(self)
@@ -216,9 +227,28 @@ class LehrCache(Cache):
         except BaseException:
             self.abandon()
             raise
-        k = k[:]  # a tensor object of our own, to carry the layer to the attention function
+        if self.gathers:
+            k, v = self._all_of(layer, k, v)
+        else:
+            k = k[:]  # a tensor object of our own, to carry the layer to the attention function
         k.lehr_layer = layer
         return k, v
+
+    @property
+    def gathers(self) -> bool:
+        """A long chunk on a GPU, behind other tokens: the model's own attention over a dense copy."""
+        return self.pool.on_gpu and self.prompt_by_model and self.step_start > 0 and self._step_tokens > _LONG_CHUNK
+
+    def _all_of(self, layer: _LehrLayer, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shape = (k.shape[0], k.shape[1], self.step_start + self._step_tokens, k.shape[3])
+        keys, values = torch.empty(shape, dtype=k.dtype, device=k.device), torch.empty(shape, dtype=v.dtype,
+                                                                                       device=v.device)
+        try:
+            self.runtime.gather(layer.index, self.sequences, keys, values)
+        except BaseException:
+            self.abandon()
+            raise
+        return keys, values
 
     def _refuse_shape(self, k: torch.Tensor, v: torch.Tensor) -> None:
         wanted = (self.runtime.kv_heads, self.runtime.head_dim)
@@ -237,7 +267,8 @@ class LehrCache(Cache):
             self.sequences = self.runtime.sequences(batch)
         if len(self.sequences) != batch:
             raise invalid(f"{batch} sequences for a cache of {len(self.sequences)}", "layout_mismatch")
-        self.runtime.begin(self.sequences, [tokens] * batch)
+        stream = torch.cuda.current_stream(self.pool.device).cuda_stream if self.pool.on_gpu else None
+        self.runtime.begin(self.sequences, [tokens] * batch, stream)
         self.step_start, self._step_tokens = self._tokens, tokens
         self._done = self._appended = 0
 

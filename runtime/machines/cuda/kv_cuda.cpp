@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/machines/cuda/kv_cuda.hpp"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <utility>
+
+#include "runtime/machines/cuda/cuda_memory.hpp"
+
+namespace lehr::runtime {
+namespace {
+
+using contents::Block;
+using contents::Lane;
+using contents::Mark;
+using kernels::StepShape;
+
+Status launch_one(const StepShape& s, const kernels::AppendParams& p, cudaStream_t stream) {
+  return append_cuda(s, p, stream);
+}
+Status launch_one(const StepShape& s, const kernels::StoreParams& p, cudaStream_t stream) {
+  return store_rows_cuda(s, p, stream);
+}
+Status launch_one(const StepShape& s, const kernels::LoadParams& p, cudaStream_t stream) {
+  return load_rows_cuda(s, p, stream);
+}
+Status launch_one(const StepShape& s, const kernels::CopyRowsParams& p, cudaStream_t stream) {
+  return copy_rows_cuda(s, p, stream);
+}
+Status launch_one(const StepShape& s, const kernels::BoxesParams& p, cudaStream_t stream) {
+  return boxes_cuda(s, p, stream);
+}
+Status launch_one(const StepShape& s, const contents::ScoreSelectWork& w, cudaStream_t stream) {
+  return score_select_cuda(s, w.score, w.select, stream);
+}
+Status launch_one(const StepShape& s, const contents::AttendWork& w, cudaStream_t stream) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the device
+  auto* scratch = reinterpret_cast<void*>(w.workspace.device);
+  return attend_cuda(s, w.params, {}, scratch, w.workspace.bytes, stream);
+}
+Status launch_one(const StepShape& s, const kernels::NoteParams& p, cudaStream_t stream) {
+  return note_reads_cuda(s, p, stream);
+}
+
+void* at(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// The caller's current device, given back at the end of a call.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = device;
+    if (before_ != device) changed_ = cudaSetDevice(device) == cudaSuccess;
+  }
+  ~OnDevice() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+class KvCuda final : public contents::KvDevice {
+ public:
+  static Result<std::unique_ptr<KvDevice>> create(std::int32_t device) {
+    int before = 0;
+    const bool had = cudaGetDevice(&before) == cudaSuccess;
+    LEHR_TRY(cuda::use_device(device));
+    std::unique_ptr<KvCuda> made(new KvCuda(device));
+    LEHR_ASSIGN(made->side_, cuda::Stream::create(true));
+    for (cuda::Event& e : made->events_) {
+      LEHR_ASSIGN(e, cuda::Event::create(false));
+    }
+    LEHR_ASSIGN(made->turn_, cuda::Event::create(false));
+    if (had && before != device) LEHR_CUDA_TRY(cudaSetDevice(before));
+    return std::unique_ptr<KvDevice>(std::move(made));
+  }
+  ~KvCuda() override {
+    const OnDevice here(device_);
+    (void)cudaDeviceSynchronize();
+    memory_.clear();
+    pinned_.clear();
+  }
+
+  Result<Block> memory(Bytes bytes) override {
+    const OnDevice here(device_);
+    LEHR_ASSIGN(auto made, cuda::DeviceMemory::create(bytes));
+    // Zeroing was enqueued on the default stream, which other streams need not wait for.
+    LEHR_CUDA_TRY(cudaStreamSynchronize(nullptr));
+    const Block block{made.address(), nullptr, bytes};
+    memory_.emplace(block.device, std::move(made));
+    return block;
+  }
+  Result<Block> pinned(Bytes bytes) override {
+    const OnDevice here(device_);
+    LEHR_ASSIGN(auto made, cuda::PinnedMemory::create(bytes));
+    LEHR_ASSIGN(const std::uint64_t address, made.address());
+    const Block block{address, made.as<std::byte>(), bytes};
+    pinned_.emplace(address, std::move(made));
+    return block;
+  }
+  void free(const Block& block) override {
+    const OnDevice here(device_);
+    (void)cudaDeviceSynchronize();
+    if (block.host != nullptr) {
+      pinned_.erase(block.device);
+    } else {
+      memory_.erase(block.device);
+    }
+  }
+
+  Status use(void* stream) override {
+    const OnDevice here(device_);
+    auto* const next = static_cast<cudaStream_t>(stream);
+    if (next == main_) return {};
+    LEHR_CUDA_TRY(cudaEventRecord(turn_.get(), main_));
+    LEHR_CUDA_TRY(cudaStreamWaitEvent(next, turn_.get(), 0));
+    main_ = next;
+    return {};
+  }
+  Result<bool> capturing() override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    LEHR_CUDA_TRY(cudaStreamIsCapturing(main_, &status));
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  Result<Bytes> workspace(const StepShape& shape) override {
+    const OnDevice here(device_);
+    LEHR_ASSIGN(const std::size_t bytes, kernels::attend_workspace_bytes(shape));
+    return Bytes{bytes};
+  }
+  Status launch(const StepShape& shape, const contents::Work& work) override {
+    const OnDevice here(device_);
+    return std::visit([&](const auto& w) { return launch_one(shape, w, main_); }, work);
+  }
+  Status write(const kernels::WriteWordsParams& words) override {
+    const OnDevice here(device_);
+    return write_words_cuda(words, main_);
+  }
+  Status move(std::uint64_t pairs, std::uint32_t count, std::uint32_t page_bytes,
+              Lane lane) override {
+    const OnDevice here(device_);
+    kernels::PageLayout layout;
+    layout.piece_bytes = page_bytes;
+    kernels::MoveParams p;
+    p.pairs = static_cast<const kernels::PagePair*>(at(pairs));
+    // Over a link few warps fill it; within HBM the step waits.
+    const kernels::MoveRing ring = lane == Lane::kSide
+                                       ? kernels::MoveRing{8, 8, 8192, 2, false, false}
+                                       : kernels::MoveRing{64, 8, 8192, 2, false, false};
+    constexpr std::uint32_t kMost = 1U << 20;
+    for (std::uint32_t from = 0; from < count; from += kMost) {
+      p.pages = std::min(kMost, count - from);
+      LEHR_TRY(move_pages_cuda(p, layout, ring, stream(lane)));
+      p.pairs += p.pages;
+    }
+    return {};
+  }
+  Status copy(std::uint64_t to, std::uint64_t from, Bytes bytes, Lane lane) override {
+    const OnDevice here(device_);
+    LEHR_CUDA_TRY(cudaMemcpyAsync(at(to), at(from), bytes, cudaMemcpyDefault, stream(lane)));
+    return {};
+  }
+
+  /// An event is used again after many marks: who waits for an old one waits longer than needed.
+  Result<Mark> mark(Lane lane) override {
+    const OnDevice here(device_);
+    const Mark m = ++marks_;
+    LEHR_CUDA_TRY(cudaEventRecord(events_[m % events_.size()].get(), stream(lane)));
+    return m;
+  }
+  Status wait(Lane lane, Mark mark) override {
+    const OnDevice here(device_);
+    LEHR_CUDA_TRY(cudaStreamWaitEvent(stream(lane), events_[mark % events_.size()].get(), 0));
+    return {};
+  }
+  Status wait_host(Mark mark) override {
+    const OnDevice here(device_);
+    LEHR_CUDA_TRY(cudaEventSynchronize(events_[mark % events_.size()].get()));
+    return {};
+  }
+
+  std::string describe() const override { return cuda::describe_device(device_); }
+
+ private:
+  explicit KvCuda(std::int32_t device) : device_(device) {}
+  cudaStream_t stream(Lane lane) const { return lane == Lane::kSide ? side_.get() : main_; }
+
+  std::int32_t device_;
+  cudaStream_t main_ = nullptr;
+  cuda::Stream side_;
+  cuda::Event turn_;
+  std::array<cuda::Event, 64> events_;
+  Mark marks_ = 0;
+  std::unordered_map<std::uint64_t, cuda::DeviceMemory> memory_;
+  std::unordered_map<std::uint64_t, cuda::PinnedMemory> pinned_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<contents::KvDevice>> make_cuda_kv_device(std::int32_t device) {
+  return KvCuda::create(device);
+}
+
+}  // namespace lehr::runtime
