@@ -35,7 +35,6 @@ constexpr std::uint32_t kLongestBurst = 128;
 constexpr double kUnknown = -1e6;  ///< key of pages of which nothing is known, below all others
 constexpr double kDoubt = 8;       ///< pages that have to be promoted before what came of it counts
 constexpr double kLately = 0.97;
-constexpr double kSink = 1e300;     ///< key of a sink, above all others
 constexpr double kSlack = 1.0 / 8;  ///< by how much hidden time may change before costs follow
 
 }  // namespace
@@ -58,6 +57,9 @@ void Table::begin(const PolicyContext& context) {
   layers_ = std::max(1U, context.layers);
   expected_.assign(layers_, 0);
   candidates_.assign(layers_, {});
+  recent_.resize(kGaps);
+  for (std::uint32_t n = 0; n < kGaps; ++n) recent_[n] = recent_odds(n);
+  near_tail_.assign(1, tail_odds(0));
   burst_.assign(1, 0);
   const Platform* platform = context.platform;
   const LinkId up = platform != nullptr ? platform->link(platform->home, kHbm) : kNoLink;
@@ -99,17 +101,11 @@ void Table::remove_pages(std::span<const PageId> pages) {
   }
 }
 
-double Table::key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const {
-  if (view.pages.position[page] < sinks_) return kSink;
-  const std::uint16_t sequence = view.pages.sequence[page];
-  const double context = sequence < distance_.size() ? distance_[sequence] : 0;
-  const double to_tail = std::max(0.0, context - view.pages.position[page]);
-  const double gap = std::min<std::uint32_t>(this->gap(page, step), 100000);
-  double odds = static_cast<double>(odds_of(page, view));
-  if (sequence < weight_stride_) odds *= weight_[layer * weight_stride_ + sequence];
-  const double soon = std::min(odds, 1.0) + 0.12 / (2 + gap) + 0.01 / (4 + to_tail) + 1e-4;
+Table::Place Table::place_of(std::uint32_t sequence, Step step, std::uint32_t layer) const {
   const double now = step + static_cast<double>(layer) / layers_;
-  return -(order_ * now + 1 / soon);
+  return {order_ * now,
+          sequence < weight_stride_ ? weight_[std::size_t{layer} * weight_stride_ + sequence] : 1.0,
+          sequence < distance_.size() ? distance_[sequence] : 0};
 }
 
 void Table::decide(const LayerView& view, LayerPlan& plan) {
@@ -215,29 +211,29 @@ void Table::rekey(const LayerView& view) {
   double outside = 0;
   for (const GroupView& group : view.groups) {
     if (group.sequence >= distance_.size()) distance_.resize(group.sequence + 1, 0);
-    distance_[group.sequence] = static_cast<double>(group.blocks.size());
+    distance_[group.sequence] = static_cast<std::uint32_t>(group.blocks.size());
+    while (near_tail_.size() <= group.blocks.size())
+      near_tail_.push_back(tail_odds(near_tail_.size()));
   }
   for (const GroupView& group : view.groups) {
+    const Place place = place_of(group.sequence, view.step, view.layer);
     for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
       const PageId p = group.page(i);
       if (keys_.contains(p)) {
-        keys_.set(p, key_of(p, view.step, view.layer, view));
+        keys_.set(p, key_of(p, view.step, place, view));
         continue;
       }
       const float odds = odds_of(p, view);
       outside += static_cast<double>(odds);
       if (odds >= least_odds_) {
-        wanted_.push_back({key_of(p, view.step, view.layer, view), p, odds});
+        wanted_.push_back({key_of(p, view.step, place, view), p, odds});
       }
     }
   }
   expected_[view.layer] = outside;
   if (least_odds_ >= 1) return;
-  std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
-    return a.key != b.key ? a.key < b.key : a.page > b.page;
-  });
   for (Wanted& w : wanted_) w.key += lead_ - order_;
-  candidates_[view.layer] = wanted_;
+  candidates_[view.layer].swap_in(wanted_);
 }
 
 bool Table::outside(const Wanted& w, const PageColumns& columns) const {
@@ -311,10 +307,10 @@ void Table::collect_arrivals(const LayerView& view) {
 void Table::promote(const LayerView& view, std::uint32_t free, LayerPlan& plan) {
   if (least_odds_ >= 1 || (guarded_ && !guard_.open())) return;
   for (std::uint32_t ahead = 2; ahead + 1 < layers_; ++ahead) {
-    std::vector<Wanted>& list = candidates_[(view.layer + ahead) % layers_];
+    Candidates& list = candidates_[(view.layer + ahead) % layers_];
     while (!list.empty()) {
       if (pending_.size() >= depth_) return;
-      const Wanted w = list.back();
+      const Wanted w = list.at(0);
       if (outside(w, view.pages) && may_promote(w, view.step)) {
         if (free > 0) {
           --free;
@@ -326,15 +322,15 @@ void Table::promote(const LayerView& view, std::uint32_t free, LayerPlan& plan) 
         guard_.crossed(w.page, view.step);
         promised_ += static_cast<double>(w.odds);
       }
-      list.pop_back();
+      list.pop();
     }
   }
 }
 
 /// How many of a layer's likely pages a burst of `n` misses should take along: few may save
 /// nothing where more would save the layer its own burst.
-std::size_t Table::worth_fetching(std::uint32_t layer, std::size_t n, const LayerView& view) const {
-  const std::vector<Wanted>& list = candidates_[layer];
+std::size_t Table::worth_fetching(std::uint32_t layer, std::size_t n, const LayerView& view) {
+  Candidates& list = candidates_[layer];
   const double expected = bias_ * expected_[layer];
   const Seconds now = cost_[0].at(expected);
   // Odds of promoted pages have promised more than came, or less.
@@ -343,10 +339,11 @@ std::size_t Table::worth_fetching(std::uint32_t layer, std::size_t n, const Laye
   double odds = 0;
   std::size_t count = 0;
   std::size_t take = 0;
-  for (auto it = list.rbegin(); it != list.rend() && n + count + 1 < burst_.size(); ++it) {
-    if (!outside(*it, view.pages)) continue;
+  for (std::size_t i = 0; i < list.size() && n + count + 1 < burst_.size(); ++i) {
+    const Wanted& w = list.at(i);
+    if (!outside(w, view.pages)) continue;
     ++count;
-    odds += trust * static_cast<double>(it->odds);
+    odds += trust * static_cast<double>(w.odds);
     const Seconds saved =
         now - cost_[0].at(std::max(0.0, expected - odds)) - gain_ * (burst_[n + count] - burst_[n]);
     if (saved <= best) continue;
@@ -364,9 +361,9 @@ void Table::fill_burst(const LayerView& view, LayerPlan& plan) {
   const std::uint32_t last = std::min(ahead_, layers_ - 1);
   for (std::uint32_t ahead = 1; ahead <= last; ++ahead) {
     const std::uint32_t layer = (view.layer + ahead) % layers_;
-    std::vector<Wanted>& list = candidates_[layer];
-    for (std::size_t take = worth_fetching(layer, n, view); take > 0; list.pop_back()) {
-      const Wanted w = list.back();
+    Candidates& list = candidates_[layer];
+    for (std::size_t take = worth_fetching(layer, n, view); take > 0; list.pop()) {
+      const Wanted w = list.at(0);
       if (!outside(w, view.pages)) continue;
       if (!make_room(w.key, view, plan)) break;
       plan.promote.push_back({w.page, true});

@@ -8,6 +8,7 @@
 #include "placement/anneal.hpp"
 #include "placement/guards.hpp"
 #include "placement/lowest_keys.hpp"
+#include "placement/policies/likeliest.hpp"
 #include "placement/policy.hpp"
 
 namespace lehr::placement {
@@ -39,13 +40,37 @@ class Table : public Policy {
     PageId page;
     float odds;
   };
+  struct WantedLater {
+    bool operator()(const Wanted& a, const Wanted& b) const {
+      return a.key != b.key ? a.key < b.key : a.page > b.page;
+    }
+  };
+  using Candidates = Likeliest<Wanted, WantedLater>;
 
   /// Once a step, when its first layer's pages have their new keys.
   virtual void plan_step(const LayerView& /*view*/) {}
   /// After a layer's pages have their new keys.
   virtual void note_layer(const LayerView& /*view*/) {}
 
-  double key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const;
+  /// What the keys of a layer's pages of one sequence share.
+  struct Place {
+    double time;            ///< in steps, by the order of ticks
+    double weight;          ///< of the odds
+    std::uint32_t context;  ///< pages
+  };
+  Place place_of(std::uint32_t sequence, Step step, std::uint32_t layer) const;
+  double key_of(PageId page, Step step, const Place& place, const LayerView& view) const {
+    const std::uint32_t position = view.pages.position[page];
+    if (position < sinks_) return kSink;
+    const std::uint32_t since = gap(page, step);
+    const double recent = since < kGaps ? recent_[since] : recent_odds(since);
+    const std::uint32_t to_tail = place.context > position ? place.context - position : 0;
+    const double odds = static_cast<double>(odds_of(page, view)) * place.weight;
+    return -(place.time + 1 / (std::min(odds, 1.0) + recent + near_tail_[to_tail] + 1e-4));
+  }
+  double key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const {
+    return key_of(page, step, place_of(view.pages.sequence[page], step, layer), view);
+  }
   /// In [0, 1] whatever the predictor says; what is no number counts as nothing.
   static float odds_of(PageId page, const LayerView& view) {
     const float odds = view.odds.empty() ? 0.0F : view.odds[page];
@@ -61,11 +86,10 @@ class Table : public Policy {
 
   PolicyContext context_;
   std::uint32_t layers_ = 1;
-  LowestKeys keys_;  ///< of all pages in HBM
-  std::vector<std::vector<Wanted>>
-      candidates_;                ///< by layer: likely pages outside, the likeliest last
-  std::vector<double> expected_;  ///< by layer: misses of its next run
-  std::vector<MissCost> cost_;    ///< one, of any layer
+  LowestKeys keys_;                     ///< of all pages in HBM
+  std::vector<Candidates> candidates_;  ///< by layer: likely pages outside
+  std::vector<double> expected_;        ///< by layer: misses of its next run
+  std::vector<MissCost> cost_;          ///< one, of any layer
   MigrationGuard guard_;
   Seconds predicted_ = 0;  ///< of the step under way
   /// What odds are worth, by layer and sequence number; empty: all the same.
@@ -74,6 +98,13 @@ class Table : public Policy {
   bool link_busy_ = false;           ///< background promotions do not get through
 
  private:
+  static constexpr std::uint32_t kGaps = 4096;
+  static constexpr double kSink = 1e300;  ///< key of a sink, above all others
+
+  /// What a read so many steps ago, and a place so many pages from the tail, add to the odds.
+  static double recent_odds(std::uint32_t steps) { return 0.12 / (2 + std::min(steps, 100000U)); }
+  static double tail_odds(std::size_t pages) { return 0.01 / (4 + static_cast<double>(pages)); }
+
   static constexpr Step kNeverRead = Step{0} - (Step{1} << 30);
 
   void forget(std::span<const PageId> pages);
@@ -84,7 +115,7 @@ class Table : public Policy {
   void install_misses(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
   void collect_arrivals(const LayerView& view);
   void promote(const LayerView& view, std::uint32_t free, LayerPlan& plan);
-  std::size_t worth_fetching(std::uint32_t layer, std::size_t n, const LayerView& view) const;
+  std::size_t worth_fetching(std::uint32_t layer, std::size_t n, const LayerView& view);
   void fill_burst(const LayerView& view, LayerPlan& plan);
   void expect_less(std::uint32_t layer, float odds) {
     expected_[layer] = std::max(0.0, expected_[layer] - static_cast<double>(odds));
@@ -105,22 +136,24 @@ class Table : public Policy {
   std::vector<Step> last_read_;  ///< by page
   Step step_ = 0;
   bool started_ = false;
-  Seconds taken_ = 0;                   ///< by the step's layers so far, as far as misses make it
-  double misses_step_ = 0;              ///< of the step so far
-  double expected_misses_ = 0;          ///< of it when it began
-  Seconds expected_time_ = 0;           ///< the same, of its misses
-  double bias_ = 1;                     ///< misses that come for each expected one
-  double time_bias_ = 1;                ///< seconds that they take for each expected one
-  std::uint64_t step_reads_ = 0;        ///< pages read since it began, but tails
-  double promised_ = 0;                 ///< reads of promoted pages, by their odds, lately
-  double delivered_ = 0;                ///< and those that came
-  std::uint32_t depth_ = 1;             ///< background promotions that may be on their way
-  std::vector<PageId> pending_;         ///< those
-  std::vector<Wanted> urgent_pending_;  ///< urgent ones of the layer before
-  Seconds beside_ = 0;                  ///< of a layer, in which crossings are hidden
-  std::vector<double> burst_;           ///< seconds that a layer takes with n crossings
-  std::vector<double> distance_;        ///< by sequence: pages of its context
-  std::vector<PageId> undo_;            ///< promotions to be given up
+  Seconds taken_ = 0;                    ///< by the step's layers so far, as far as misses make it
+  double misses_step_ = 0;               ///< of the step so far
+  double expected_misses_ = 0;           ///< of it when it began
+  Seconds expected_time_ = 0;            ///< the same, of its misses
+  double bias_ = 1;                      ///< misses that come for each expected one
+  double time_bias_ = 1;                 ///< seconds that they take for each expected one
+  std::uint64_t step_reads_ = 0;         ///< pages read since it began, but tails
+  double promised_ = 0;                  ///< reads of promoted pages, by their odds, lately
+  double delivered_ = 0;                 ///< and those that came
+  std::uint32_t depth_ = 1;              ///< background promotions that may be on their way
+  std::vector<PageId> pending_;          ///< those
+  std::vector<Wanted> urgent_pending_;   ///< urgent ones of the layer before
+  Seconds beside_ = 0;                   ///< of a layer, in which crossings are hidden
+  std::vector<double> burst_;            ///< seconds that a layer takes with n crossings
+  std::vector<std::uint32_t> distance_;  ///< by sequence: pages of its context
+  std::vector<double> recent_;           ///< by steps since a read: what they add to the odds
+  std::vector<double> near_tail_;        ///< the same by pages to the tail
+  std::vector<PageId> undo_;             ///< promotions to be given up
   std::vector<Wanted> wanted_;
   std::vector<Wanted> installed_;
 };
