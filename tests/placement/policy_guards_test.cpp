@@ -307,7 +307,7 @@ TEST_CASE("a page does not come a second time within the window unless its visit
   CHECK(crossings(0, 0.1F, 3) == 2);   // control
 }
 
-TEST_CASE("sinks stay while anything else can leave; held pages stay in any case") {
+TEST_CASE("sinks stay while anything else can leave, held pages stay in any case") {
   const char* name = shipped();
   CAPTURE(name);
   const auto sinks_dropped = [name](double sinks) {
