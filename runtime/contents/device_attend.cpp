@@ -245,14 +245,14 @@ Status DeviceContents::select(const AttendCall& call, std::uint64_t q) {
 Status DeviceContents::launch_attend(const AttendCall& call, const kernels::StepShape& s,
                                      std::uint32_t row, std::uint64_t q, std::uint64_t out,
                                      std::uint64_t lengths, bool codes) {
+  // Counters lie in front of the rest, one a group: launches of other numbers of groups find what
+  // is no counter in their place.
   LEHR_ASSIGN(const Bytes scratch, device_->workspace(s));
-  kernels::StepShape widest = s;
-  widest.sequences = std::max(s.sequences, rows_.rows());
-  LEHR_ASSIGN(const Bytes most_scratch, device_->workspace(widest));
-  LEHR_TRY(need(workspace_, std::max(scratch, most_scratch)));
+  Block& workspace = workspaces_[s.sequences];
+  LEHR_TRY(need(workspace, scratch));
   const bool sparse = call.choice.by != ChoiceRule::By::kAll;
   AttendWork work;
-  work.workspace = workspace_;
+  work.workspace = workspace;
   kernels::AttendParams& p = work.params;
   p.q = at<void>(q);
   p.out = at<void>(out);

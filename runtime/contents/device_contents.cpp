@@ -96,9 +96,12 @@ DeviceContents::~DeviceContents() {
   sequences_.clear();
   for (const Block& b : spare_tails_) device_->free(b);
   for (const Block& b : kept_) device_->free(b);
+  for (const auto& [sequences, b] : workspaces_) {
+    if (b.bytes > 0) device_->free(b);
+  }
   for (const Block* b :
        {&hbm_, &home_, &tables_, &lengths_, &reads_, &boxes_, &selection_, &counts_, &mass_, &peak_,
-        &pairs_, &totals_, &workspace_, &k_, &v_, &q_, &out_, &told_, &answer_}) {
+        &pairs_, &totals_, &k_, &v_, &q_, &out_, &told_, &answer_}) {
     if (b->bytes > 0) device_->free(*b);
   }
 }
@@ -255,7 +258,7 @@ Status DeviceContents::make_tables(std::uint32_t rows, std::uint32_t pages) {
 
 /// Copies of the step before have landed: the main lane has waited for them.
 void DeviceContents::arrive() {
-  for (const Arrival& a : arrivals_) {
+  for (const Install& a : arrivals_) {
     if (rows_.generation(a.slot) == a.generation) rows_.put(a.slot, a.page);
   }
   arrivals_.clear();
@@ -307,10 +310,10 @@ Status DeviceContents::begin(std::span<const SequenceId> batch,
   if (single && ready) ready = run_layers();
   note_ops(!single);
   if (ready) ready = send_tables();
-  if (ready) ready = single ? send_installs() : send_chunk();
+  if (ready) ready = single ? send_moves() : send_chunk();
   if (ready) return {};
   // Other sequences' pages may have been told to move: so they do.
-  LEHR_TRY(send_installs());
+  LEHR_TRY(send_moves());
   LEHR_TRY(abandon());
   return ready;
 }
@@ -388,16 +391,20 @@ void DeviceContents::note_ops(bool chunk) {
       rows_.take(op.to_slot);
       const bool whole = op.tokens == 0 || op.tokens == geometry_.page_tokens;
       if (whole && chunk) rows_.put(op.to_slot, op.page);
-      if (whole && !chunk) filled_.push_back({op.page, op.to_slot, tail_of(op.page)});
+      if (whole && !chunk) {
+        filled_.push_back({op.page, op.to_slot, rows_.generation(op.to_slot), tail_of(op.page)});
+      }
     } else if (fills) {
       rows_.touch(op.page);
     } else if (op.kind != PageOp::Kind::kRead && op.to == kHbm) {
       if (tail_of(op.page) != 0) continue;  // a resumed sequence's: the tail itself came back
       rows_.take(op.to_slot);
-      installs_.push_back({rows_.home(op.from_slot), rows_.hbm(op.to_slot)});
-      arrivals_.push_back({op.page, op.to_slot, rows_.generation(op.to_slot)});
+      installs_.push_back(
+          {op.page, op.to_slot, rows_.generation(op.to_slot), rows_.home(op.from_slot)});
     } else if (op.kind == PageOp::Kind::kCopy && op.from == kHbm) {
-      write_backs_.push_back({rows_.hbm(op.from_slot), rows_.home(op.to_slot)});
+      const std::uint64_t tail = tail_of(op.page);
+      (tail != 0 ? late_write_backs_ : write_backs_)
+          .push_back({tail != 0 ? tail : rows_.hbm(op.from_slot), rows_.home(op.to_slot)});
     }
   }
   ops_->clear();
@@ -477,15 +484,28 @@ Status DeviceContents::move(std::span<const PagePair> pairs, Lane lane) {
   return device_->move(list, static_cast<std::uint32_t>(pairs.size()), page_bytes_, lane);
 }
 
-/// Copies to HBM run beside the step; the tables no longer point to what they overwrite.
-Status DeviceContents::send_installs() {
-  if (installs_.empty()) return {};
+/// Those whose slot nobody took after them: pages of one move go in any order.
+std::vector<PagePair> DeviceContents::still_wanted(std::span<const Install> moves) const {
+  std::vector<PagePair> pairs;
+  for (const Install& i : moves) {
+    if (rows_.generation(i.slot) == i.generation) pairs.push_back({i.from, rows_.hbm(i.slot)});
+  }
+  return pairs;
+}
+
+/// Beside the step: full pages go home, and after them, for they may take their slots, others come
+/// to HBM. The tables no longer point to what is overwritten.
+Status DeviceContents::send_moves() {
+  if (installs_.empty() && write_backs_.empty()) return {};
   LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
   LEHR_TRY(device_->wait(Lane::kSide, here));
-  moved_ += installs_.size();
-  Status sent = move(installs_, Lane::kSide);
-  installs_.clear();
-  return sent;
+  LEHR_TRY(move(write_backs_, Lane::kSide));
+  const std::vector<PagePair> pairs = still_wanted(installs_);
+  LEHR_TRY(move(pairs, Lane::kSide));
+  moved_ += write_backs_.size() + pairs.size();
+  write_backs_.clear();
+  arrivals_ = std::exchange(installs_, {});
+  return {};
 }
 
 // ---------------------------------------------------------------------- layers
@@ -549,21 +569,19 @@ Result<runtime::StepReport> DeviceContents::end() {
   return runtime::StepReport{};
 }
 
-/// Pages that the step filled go to their slots, then home.
+/// Pages that the step filled go to their slots, and home.
 Status DeviceContents::finish_moves() {
-  std::vector<PagePair> fills;
-  for (const Filled& f : filled_) {
-    fills.push_back({f.from, rows_.hbm(f.slot)});
-    rows_.put(f.slot, f.page);
+  LEHR_TRY(move(still_wanted(filled_), Lane::kMain));
+  for (const Install& f : filled_) {
+    if (rows_.generation(f.slot) == f.generation) rows_.put(f.slot, f.page);
   }
   filled_.clear();
-  LEHR_TRY(move(fills, Lane::kMain));
-  if (write_backs_.empty()) return {};
+  if (late_write_backs_.empty()) return {};
   LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
   LEHR_TRY(device_->wait(Lane::kSide, here));
-  moved_ += write_backs_.size();
-  LEHR_TRY(move(write_backs_, Lane::kSide));
-  write_backs_.clear();
+  moved_ += late_write_backs_.size();
+  LEHR_TRY(move(late_write_backs_, Lane::kSide));
+  late_write_backs_.clear();
   return {};
 }
 

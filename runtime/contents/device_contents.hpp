@@ -90,16 +90,13 @@ class DeviceContents final : public Contents {
     std::uint64_t before = 0;
     std::shared_ptr<Tail> tail;  ///< as it was
   };
-  /// A page on its way: the copy counts if nobody took the slot meanwhile.
-  struct Arrival {
+  /// A page on its way to a slot: it counts only if nobody took the slot after it, which the layers
+  /// of one step may do.
+  struct Install {
     PageId page;
     SlotId slot;
     std::uint32_t generation;
-  };
-  struct Filled {
-    PageId page;
-    SlotId slot;
-    std::uint64_t from;  ///< the tail
+    std::uint64_t from;
   };
   /// What a step read, on its way to the host.
   struct Feedback {
@@ -126,8 +123,9 @@ class DeviceContents final : public Contents {
   void note_ops(bool fills);
   Status send_tables();
   Status send_chunk();
-  Status send_installs();
+  Status send_moves();
   Status finish_moves();
+  std::vector<kernels::PagePair> still_wanted(std::span<const Install> moves) const;
   Status move(std::span<const kernels::PagePair> pairs, Lane lane);
   Status roll_back(const Member& member);
   kernels::StepShape shape(std::uint32_t sequences, std::uint32_t q_len) const;
@@ -177,7 +175,8 @@ class DeviceContents final : public Contents {
   std::vector<Block> kept_;  ///< outgrown, but captured graphs name them
 
   Block hbm_, home_, tables_, lengths_, reads_, answer_;
-  Block boxes_, selection_, counts_, mass_, peak_, pairs_, totals_, workspace_, k_, v_, q_, out_;
+  Block boxes_, selection_, counts_, mass_, peak_, pairs_, totals_, k_, v_, q_, out_;
+  std::unordered_map<std::uint32_t, Block> workspaces_;  ///< by sequences of a launch
   bool boxes_on_ = false;
   std::vector<std::uint32_t> boxes_from_;  ///< by row: first page whose box is not made
 
@@ -196,9 +195,10 @@ class DeviceContents final : public Contents {
   std::uint64_t chunk_before_ = 0, chunk_tokens_ = 0, chunk_carried_ = 0, chunk_copies_ = 0;
   std::uint64_t lengths_before_ = 0;
   std::uint32_t chunk_pages_ = 0;
-  std::vector<kernels::PagePair> installs_, write_backs_;
-  std::vector<Arrival> arrivals_;
-  std::vector<Filled> filled_;
+  std::vector<Install> installs_, arrivals_;  ///< listed; under way beside the step
+  std::vector<Install> filled_;               ///< by this step, from tails
+  /// Home: of pages that were full before the step, and of those that it fills, from their tails.
+  std::vector<kernels::PagePair> write_backs_, late_write_backs_;
   Feedback feedback_;
   Block told_;
   std::uint64_t moved_ = 0;

@@ -430,9 +430,9 @@ static void use_step_level(void) {
     const float share = sparse ? 0.5f : 1.0f;
     printf("step level, %s\n", sparse ? "half of the pages read" : "all pages read");
     lehr_contents_report report = run_steps("1000 pages", share, 0, &all);
-    CHECK(report.read_in_place == 0);
+    const uint64_t moved = report.moved_pages;       /* a suspended sequence leaves HBM */
     report = run_steps("100 pages", share, 0, &few); /* of about 400 */
-    CHECK(report.read_in_place > 0 && report.moved_pages > 0);
+    CHECK(report.read_in_place > 0 && report.moved_pages > moved);
     must_agree(&all, &few, "HBM for a quarter of the pages");
     printf("  %llu pages read in HBM, %llu in host memory, %llu moved\n",
            (unsigned long long)report.read_in_hbm, (unsigned long long)report.read_in_place,
@@ -441,7 +441,7 @@ static void use_step_level(void) {
     (void)run_steps("1000 pages", share, 1, &few);
     must_agree(&all, &few, "captured in a graph, all pages in HBM");
     report = run_steps("100 pages", share, 1, &few);
-    CHECK(report.read_in_place > 0 && report.moved_pages > 0);
+    CHECK(report.read_in_place > 0 && report.moved_pages > moved);
     must_agree(&all, &few, "captured in a graph, HBM for a quarter of the pages");
   }
 }

@@ -44,6 +44,34 @@ def write(model: LlamaForCausalLM, cache: object, batch: int) -> torch.Tensor:
     return torch.stack(logits).float().cpu()
 
 
+@torch.inference_mode()
+def attention(dim: int, dtype: torch.dtype, batch: int, select: str, hbm: str) -> list[torch.Tensor]:
+    """Outputs of steps on random K, V and Q with no model around: what Lehr alone answers for."""
+    layers, kv, q_heads, prompt, steps = 2, 2, 8, 500, 30
+    names = {torch.float16: "f16", torch.bfloat16: "bf16"}
+    random = torch.Generator("cuda").manual_seed(dim)
+    selection = lehr.Selection.parse(select)
+    outs = []
+    with lehr.Runtime({"machine": "cuda", "policy": {"name": "table"},
+                       "geometry": {"layers": layers, "kv_heads": kv, "q_heads": q_heads, "head_dim": dim,
+                                    "dtype": names[dtype]},
+                       "step": {"contents": "kv"}, "capacity": {"hbm": hbm, "host": "1000 pages", "nvme": 0}}) as rt:
+        sequences = rt.sequences(batch)
+        for tokens in [prompt] + [1] * steps:
+            rt.begin(sequences, [tokens] * batch)
+            for layer in range(layers):
+                k, v, q = (torch.randn(batch, tokens, heads, dim, generator=random, device="cuda", dtype=dtype)
+                           .transpose(1, 2) for heads in (kv, kv, q_heads))
+                rt.append(layer, k, v)
+                out = torch.empty_like(q)
+                rt.attend(layer, q, out, selection=selection if tokens == 1 else lehr.Selection())
+                outs.append(out)
+            rt.end()
+        torch.cuda.synchronize()
+        rt.moved()  # refuses where attention met a page that was nowhere
+    return outs
+
+
 def main() -> int:
     if not torch.cuda.is_available():
         print("no GPU: skipped")
@@ -58,6 +86,15 @@ def main() -> int:
         failed += not good
         print(f"  {what:74} {'yes' if good else 'NO'}")
 
+    for dim, dtype in ((64, torch.float16), (128, torch.bfloat16)):
+        for batch in (1, 3):
+            for select in ("all", "topk:30%"):
+                here = attention(dim, dtype, batch, select, "1000 pages")
+                different = [sum(not torch.equal(a, b) for a, b in zip(here, attention(dim, dtype, batch, select, hbm)))
+                             for hbm in ("1000 pages", "120 pages", "40 pages")]
+                check(f"attention, head_dim {dim}, {dtype}, batch {batch}, {select}: outputs of {len(here)} that differ: "
+                      f"{different}", not any(different))
+
     for batch in (1, 3):
         pool = dict(max_tokens=batch * (PROMPT + STEPS + 16), sequences=batch, policy="table")
         theirs = write(model, DynamicCache(config=model.config), batch)
@@ -67,7 +104,14 @@ def main() -> int:
             with lehr.hf.LehrCache(model, select=select, hbm="25%", **pool) as cache:
                 tiered = write(model, cache, batch)
                 moved = cache.runtime.moved()
+            with lehr.hf.LehrCache(model, select=select, **pool) as cache:
+                again = write(model, cache, batch)
             check(f"batch {batch}, {select}: the same logits bit for bit with HBM for 25 %", torch.equal(resident, tiered))
+            for name, other in (("tiered", tiered), ("resident again", again)):
+                if not torch.equal(resident, other):
+                    step = int((resident != other).flatten(1).any(1).int().argmax())
+                    print(f"    {name}: first at step {step}, {(resident - other)[step].abs().max():.1e}, in all "
+                          f"{(resident - other).abs().max():.1e}, {(resident != other).flatten(1).any(1).sum()} steps")
             check(f"batch {batch}, {select}: pages were read in host memory ({moved.read_in_place}) and moved "
                   f"({moved.moved_pages})", moved.read_in_place > 0 and moved.moved_pages > 0)
             if select == "all":

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,7 +39,9 @@ struct WorldOptions {
 /// A runtime with contents on the stand-in, and sequences whose tokens are known.
 class DeviceWorld {
  public:
-  explicit DeviceWorld(const WorldOptions& o) {
+  explicit DeviceWorld(const WorldOptions& o) : DeviceWorld(o, nullptr) {}
+  /// On a device of the caller's; null: the stand-in.
+  DeviceWorld(const WorldOptions& o, std::unique_ptr<contents::KvDevice> real) {
     contents::DeviceContentsOptions options;
     options.contents.geometry = geometry();
     options.contents.element = contents::Element::kF16;
@@ -49,10 +50,14 @@ class DeviceWorld {
     options.sequences = o.sequences;
     options.tokens = o.tokens;
     options.plan_pages = o.plan_pages;
-    auto fake = std::make_unique<FakeKvDevice>(o.seed);
-    fake->ignore_waits = o.ignore_waits;
-    device = fake.get();
-    auto made = contents::DeviceContents::create(options, std::move(fake));
+    if (!real) {
+      auto fake = std::make_unique<FakeKvDevice>(o.seed);
+      fake->ignore_waits = o.ignore_waits;
+      device = fake.get();
+      real = std::move(fake);
+    }
+    under = real.get();
+    auto made = contents::DeviceContents::create(options, std::move(real));
     INFO((made ? std::string() : made.error().what));
     REQUIRE(made);
     contents = *std::move(made);
@@ -66,7 +71,16 @@ class DeviceWorld {
     runtime = *std::move(run);
     contents->attach(*runtime);
   }
-  ~DeviceWorld() { device->finish(); }
+  ~DeviceWorld() { finish(); }
+
+  /// All that was enqueued has run.
+  void finish() {
+    for (const contents::Lane lane : {contents::Lane::kMain, contents::Lane::kSide}) {
+      const auto mark = under->mark(lane);
+      REQUIRE(mark);
+      REQUIRE(under->wait_host(*mark));
+    }
+  }
 
   static KvGeometry geometry() {
     KvGeometry g;
@@ -117,11 +131,19 @@ class DeviceWorld {
     for (std::size_t i = 0; i < ids.size(); ++i) text.at(ids[i]) = next[i];
   }
 
-  /// Memory that stays until all has run.
+  /// Memory that host and device see at the same address, until the world ends.
   std::uint16_t* room(std::size_t count) {
-    auto& made = kept_.emplace_back(count + 64);
-    const auto at = reinterpret_cast<std::uintptr_t>(made.data());
-    return made.data() + (16 - at % 16) % 16 / 2;
+    const std::size_t bytes = (count * 2 + 127) / 128 * 128;
+    if (rooms_.empty() || used_ + bytes > rooms_.back().bytes) {
+      auto made = under->pinned(std::max<std::size_t>(bytes, 1 << 20));
+      REQUIRE(made);
+      REQUIRE(made->device == reinterpret_cast<std::uint64_t>(made->host));
+      rooms_.push_back(*made);
+      used_ = 0;
+    }
+    auto* at = reinterpret_cast<std::uint16_t*>(rooms_.back().host + used_);
+    used_ += bytes;
+    return at;
   }
   /// [batch, heads, tokens, dim], laid out as [batch][tokens][heads][dim] or, `apart`, heads first.
   static contents::Tensor tensor(std::uint16_t* data, std::size_t batch, std::uint32_t heads,
@@ -204,7 +226,7 @@ class DeviceWorld {
         const contents::Tensor k = tensor(room(kHeads * n * kDim), 1, kHeads, n, true);
         const contents::Tensor v = tensor(room(kHeads * n * kDim), 1, kHeads, n, false);
         REQUIRE(contents->gather(l, std::vector<runtime::SequenceId>{id}, k, v));
-        device->finish();
+        finish();
         for (std::uint32_t h = 0; h < kHeads; ++h) {
           for (std::uint32_t j = 0; j < n; ++j) {
             for (std::uint32_t c = 0; c < kDim; ++c) {
@@ -221,13 +243,15 @@ class DeviceWorld {
     return wrong;
   }
 
-  FakeKvDevice* device = nullptr;
+  FakeKvDevice* device = nullptr;  ///< null on a real one
+  contents::KvDevice* under = nullptr;
   std::unique_ptr<contents::DeviceContents> contents;
   std::unique_ptr<runtime::Runtime> runtime;
   std::map<std::uint32_t, std::vector<std::uint64_t>> text;  ///< tokens of each sequence
 
  private:
-  std::deque<std::vector<std::uint16_t>> kept_;
+  std::vector<contents::Block> rooms_;
+  std::size_t used_ = 0;
 };
 
 }  // namespace lehr::test

@@ -81,11 +81,17 @@ class FakeKvDevice final : public contents::KvDevice {
   }
   Status move(std::uint64_t pairs, std::uint32_t count, std::uint32_t page_bytes,
               contents::Lane lane) override {
+    const std::uint64_t seed = random_.next();
     enqueue(lane, [=] {
+      // The pages of one move go in any order.
       const auto* list = reinterpret_cast<const kernels::PagePair*>(pairs);
-      for (std::uint32_t i = 0; i < count; ++i)
-        std::memcpy(reinterpret_cast<void*>(list[i].to),
-                    reinterpret_cast<const void*>(list[i].from), page_bytes);
+      std::vector<kernels::PagePair> order(list, list + count);
+      Rng shuffle(seed);
+      for (std::uint32_t i = count; i > 1; --i) std::swap(order[i - 1], order[shuffle.below(i)]);
+      for (const kernels::PagePair& pair : order) {
+        std::memcpy(reinterpret_cast<void*>(pair.to), reinterpret_cast<const void*>(pair.from),
+                    page_bytes);
+      }
     });
     return {};
   }
