@@ -129,83 +129,85 @@ double Annealer::first_temperature(const AnnealProblem& problem, std::uint64_t s
   return count == 0 ? 0 : worse / count / kMinusLogAccepted;
 }
 
-Status Annealer::run(const AnnealProblem& problem, const AnnealSchedule& schedule,
-                     AnnealResult& result) {
-  result.in.clear();
-  result.out.clear();
-  result.proposals = 0;
-  result.accepted = 0;
-  if (!(schedule.cooling > 0 && schedule.cooling <= 1) || !(schedule.start_temperature >= 0) ||
-      schedule.per_temperature == 0 || !(schedule.least_gain >= 0)) {
-    return invalid("annealing: a schedule out of range");
+/// Proposals, a few drawn ahead so that their entries are on the way.
+class Annealer::Draws {
+ public:
+  Draws(const std::vector<Entry>& inside, const std::vector<Entry>& outside, Rng& rng)
+      : inside_(inside), outside_(outside), rng_(rng) {
+    for (Swap& s : ahead_) draw(s);
   }
-  LEHR_TRY(load(problem));
-  double energy = 0;
-  for (const double c : cost_) energy += c;
-  const double start = energy;
-  result.before = start;
-  result.after = start;
-  if (inside_.empty() || outside_.empty()) return {};
-  if (thresholds_.empty()) {
-    for (std::size_t i = 0; i < kThresholds; ++i) {
-      thresholds_.push_back(
-          static_cast<float>(-std::log((static_cast<double>(i) + 0.5) / kThresholds)));
-    }
+  Swap next(std::uint64_t n) {
+    Swap& place = ahead_[n % kAhead];
+    const Swap out = place;
+    draw(place);
+    return out;
   }
-  since_best_.clear();
-  double temperature = schedule.start_temperature > 0 ? schedule.start_temperature
-                                                      : first_temperature(problem, schedule.seed);
-  double best = energy;
-  double best_at_check = energy;
-  std::uint64_t next_check = schedule.patience;
-  std::uint64_t next_cooling = schedule.per_temperature;
-  Rng rng(schedule.seed);
-  const auto insiders = static_cast<std::uint32_t>(inside_.size());
-  const auto outsiders = static_cast<std::uint32_t>(outside_.size());
-  std::array<Swap, kAhead> drawn{};
-  const auto draw = [&](Swap& s) {
-    const std::uint64_t bits = rng.next();
-    s.inside = static_cast<std::uint32_t>(((bits >> 32) * insiders) >> 32);
-    s.outside = static_cast<std::uint32_t>(((bits & 0xFFFFFFFFU) * outsiders) >> 32);
+
+ private:
+  void draw(Swap& s) {
+    const std::uint64_t bits = rng_.next();
+    s.inside = static_cast<std::uint32_t>(((bits >> 32) * inside_.size()) >> 32);
+    s.outside = static_cast<std::uint32_t>(((bits & 0xFFFFFFFFU) * outside_.size()) >> 32);
     __builtin_prefetch(&inside_[s.inside]);
     __builtin_prefetch(&outside_[s.outside]);
-  };
-  for (Swap& s : drawn) draw(s);
-  std::uint64_t n = 0;
-  for (; n < schedule.proposals; ++n) {
-    const Swap swap = drawn[n % kAhead];
-    draw(drawn[n % kAhead]);
+  }
+
+  const std::vector<Entry>& inside_;
+  const std::vector<Entry>& outside_;
+  Rng& rng_;
+  std::array<Swap, kAhead> ahead_{};
+};
+
+inline bool Annealer::passes(double change, double temperature, Rng& rng) const {
+  if (change <= 0) return true;
+  if (change >= temperature * 9) return false;
+  return change < temperature * static_cast<double>(thresholds_[rng.next() % kThresholds]);
+}
+
+namespace {
+
+Status check(const AnnealSchedule& schedule) {
+  const bool sound = schedule.cooling > 0 && schedule.cooling <= 1 &&
+                     schedule.start_temperature >= 0 && schedule.per_temperature > 0 &&
+                     schedule.least_gain >= 0;
+  if (!sound) return invalid("annealing: a schedule out of range");
+  return {};
+}
+
+}  // namespace
+
+void Annealer::propose(const AnnealProblem& problem, const AnnealSchedule& schedule, Walk& walk,
+                       AnnealResult& result) {
+  Rng rng(schedule.seed);
+  Draws draws(inside_, outside_, rng);
+  while (result.proposals < schedule.proposals) {
+    const Swap swap = draws.next(result.proposals++);
     const double d = change(problem, inside_[swap.inside], outside_[swap.outside]);
-    bool accept = d <= 0;
-    if (!accept && d < temperature * 9) {
-      accept = d < temperature * static_cast<double>(thresholds_[rng.next() % kThresholds]);
-    }
-    if (accept) {
+    if (passes(d, walk.temperature, rng)) {
       commit(problem, swap);
-      energy += d;
+      walk.energy += d;
       ++result.accepted;
       since_best_.push_back(swap);
-      if (energy < best) {
-        best = energy;
+      if (walk.energy < walk.best) {
+        walk.best = walk.energy;
         since_best_.clear();
       }
     }
-    if (n + 1 == next_cooling) {
-      temperature *= schedule.cooling;
-      next_cooling += schedule.per_temperature;
+    if (result.proposals == walk.next_cooling) {
+      walk.temperature *= schedule.cooling;
+      walk.next_cooling += schedule.per_temperature;
     }
-    if (n + 1 == next_check) {
-      if (best_at_check - best < schedule.least_gain * best_at_check) {
-        ++n;
-        break;
-      }
-      best_at_check = best;
-      next_check += schedule.patience;
+    if (result.proposals == walk.next_check) {
+      if (walk.best_at_check - walk.best < schedule.least_gain * walk.best_at_check) return;
+      walk.best_at_check = walk.best;
+      walk.next_check += schedule.patience;
     }
   }
-  result.proposals = n;
+}
+
+/// The best state, if it is better than the start by a sum made afresh: sums of differences drift.
+void Annealer::conclude(const AnnealProblem& problem, AnnealResult& result) {
   restore_best();
-  // Sums of differences drift: what is promised is added up afresh.
   misses_.assign(problem.misses.begin(), problem.misses.end());
   for (const Entry& e : outside_) misses_[e.layer] += static_cast<double>(e.odds);
   double after = 0;
@@ -213,7 +215,7 @@ Status Annealer::run(const AnnealProblem& problem, const AnnealSchedule& schedul
   for (const Entry& e : inside_) {
     if (e.free == 0) after += problem.promotion;
   }
-  if (after >= start) return {};
+  if (after >= result.before) return;
   result.after = after;
   for (const Entry& e : inside_) {
     if (e.in_hbm == 0) result.in.push_back(e.index);
@@ -223,6 +225,34 @@ Status Annealer::run(const AnnealProblem& problem, const AnnealSchedule& schedul
   }
   std::sort(result.in.begin(), result.in.end());
   std::sort(result.out.begin(), result.out.end());
+}
+
+Status Annealer::run(const AnnealProblem& problem, const AnnealSchedule& schedule,
+                     AnnealResult& result) {
+  result.in.clear();
+  result.out.clear();
+  result.proposals = 0;
+  result.accepted = 0;
+  LEHR_TRY(check(schedule));
+  LEHR_TRY(load(problem));
+  result.before = 0;
+  for (const double c : cost_) result.before += c;
+  result.after = result.before;
+  if (inside_.empty() || outside_.empty()) return {};
+  if (thresholds_.empty()) {
+    for (std::size_t i = 0; i < kThresholds; ++i) {
+      thresholds_.push_back(
+          static_cast<float>(-std::log((static_cast<double>(i) + 0.5) / kThresholds)));
+    }
+  }
+  since_best_.clear();
+  const double temperature = schedule.start_temperature > 0
+                                 ? schedule.start_temperature
+                                 : first_temperature(problem, schedule.seed);
+  Walk walk{result.before, result.before,     temperature,
+            result.before, schedule.patience, schedule.per_temperature};
+  propose(problem, schedule, walk, result);
+  conclude(problem, result);
   return {};
 }
 

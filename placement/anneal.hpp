@@ -7,6 +7,7 @@
 
 #include "kernels/base/ids.hpp"
 #include "kernels/base/result.hpp"
+#include "kernels/base/rng.hpp"
 #include "kernels/base/units.hpp"
 #include "placement/model.hpp"
 
@@ -98,8 +99,23 @@ class Annealer {
     std::uint32_t outside;
   };
 
+  class Draws;
+  /// Where a run stands.
+  struct Walk {
+    double energy;
+    double best;
+    double temperature;
+    double best_at_check;
+    std::uint64_t next_check;
+    std::uint64_t next_cooling;
+  };
+
   Status load(const AnnealProblem& problem);
   double first_temperature(const AnnealProblem& problem, std::uint64_t seed) const;
+  void propose(const AnnealProblem& problem, const AnnealSchedule& schedule, Walk& walk,
+               AnnealResult& result);
+  bool passes(double change, double temperature, Rng& rng) const;
+  void conclude(const AnnealProblem& problem, AnnealResult& result);
   double change(const AnnealProblem& problem, const Entry& leaves, const Entry& comes) const;
   void commit(const AnnealProblem& problem, Swap swap);
   void restore_best();

@@ -69,7 +69,8 @@ Status Instance::validate() const {
       transfer_end.size() != n) {
     return broken("columns by tick differ in length");
   }
-  if (death.size() != birth.size() || born_in_hbm.size() != birth.size()) {
+  if (death.size() != birth.size() || born_in_hbm.size() != birth.size() ||
+      (!name.empty() && name.size() != birth.size())) {
     return broken("columns by page differ in length");
   }
   if (n > 0 && (visit_end.back() != visit.size() || transfer_end.back() != transfer.size())) {

@@ -17,6 +17,14 @@ struct FixedTransfer {
   LinkLoad load;
 };
 
+/// Which page of a batch a page is.
+struct PageName {
+  std::uint32_t sequence = 0;  ///< in the order of joining
+  std::uint16_t layer = 0;
+  std::uint16_t kv_head = 0;
+  std::uint32_t position = 0;
+};
+
 /// A whole replay as a problem of placement: everything that no plan can change. Time is ticks,
 /// step * layers + layer. In each tick the visited pages are read, those in HBM from there, the
 /// others over the home link. A plan chooses which pages stay in HBM between their visits, and
@@ -44,6 +52,7 @@ struct Instance {
   std::vector<Tick> birth;  ///< first tick in which the page exists
   std::vector<Tick> death;  ///< first tick in which it does not; kNever
   std::vector<std::uint8_t> born_in_hbm;
+  std::vector<PageName> name;  ///< of every page, or empty
 
   Tick ticks() const { return static_cast<Tick>(fixed_hbm.size()); }
   std::uint32_t pages() const { return static_cast<std::uint32_t>(birth.size()); }

@@ -14,6 +14,8 @@
 
 namespace lehr::placement {
 
+struct Instance;
+
 /// What a policy is told once, before the first layer.
 struct PolicyContext {
   const Platform* platform = nullptr;  ///< outlives the policy
@@ -22,6 +24,9 @@ struct PolicyContext {
   std::uint32_t layers = 0;
   std::uint32_t kv_heads = 0;
   std::uint64_t seed = 0;
+  /// The replay that follows, its pages named; null but for policies that need it. Outlives the
+  /// policy.
+  const Instance* future = nullptr;
 };
 
 struct PolicyTraits {
@@ -29,6 +34,7 @@ struct PolicyTraits {
       false;                 ///< reads LayerView::next_use: an oracle, labelled so, never a product
   bool block_cache = false;  ///< offers a Replacement for request traces
   bool unlimited = false;    ///< assumes that HBM holds everything
+  bool needs_instance = false;   ///< reads PolicyContext::future: runs in replays only
   std::uint32_t needs_odds = 0;  ///< steps ahead of which it reads the odds (LayerView::forecast)
 };
 

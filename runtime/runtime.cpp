@@ -65,6 +65,11 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
                     options.tier_pages[kHbm], g.groups()));
   }
   LEHR_ASSIGN(auto policy, placement::make_policy(options.policy, options.policy_parameters));
+  LEHR_ASSIGN(const auto* kind, placement::find_policy(options.policy));
+  if (kind->traits.needs_instance && options.future == nullptr) {
+    return invalid("policy " + options.policy +
+                   " knows the whole replay in advance: only a replay can run it");
+  }
   std::unique_ptr<Runtime> made(
       new Runtime(std::move(options), std::move(policy), std::move(machine)));
   LEHR_TRY(made->begin_deciding());
@@ -79,6 +84,7 @@ Status Runtime::begin_deciding() {
   context.layers = options_.geometry.layers;
   context.kv_heads = options_.geometry.kv_heads;
   context.seed = options_.seed;
+  context.future = options_.future;
   policy_->begin(context);
   // A predictor that nobody listens to costs nothing, but a wrong configuration is said anyway.
   LEHR_ASSIGN(auto predictor,

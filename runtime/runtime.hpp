@@ -45,6 +45,8 @@ struct RuntimeOptions {
   /// The caller's own, in the place of a named one; not begun, and serves one runtime.
   std::shared_ptr<predictors::Predictor> own_predictor;
   predictors::WatchOptions watch;  ///< over the predictor
+  /// The replay that follows, for a policy with full knowledge of it; outlives the runtime.
+  const placement::Instance* future = nullptr;
 };
 
 /// What one step (or a sum of steps) did; step_report.def lists and explains the counts. Times are

@@ -2,6 +2,7 @@
 #include "placement/bounds/ascent.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace lehr::placement::bounds {
@@ -15,21 +16,6 @@ Seconds price_quantum(std::span<const TickCost> costs) {
   return largest / static_cast<double>(Price{1} << 30);
 }
 
-Prices to_prices(std::span<const TickCost> costs, const Weights& weights, Seconds quantum,
-                 Tick from) {
-  Prices prices;
-  prices.resize(static_cast<Tick>(costs.size()));
-  for (std::size_t t = from; t < costs.size(); ++t) {
-    const double hbm = std::clamp(weights.share[t][0], 0.0, 1.0);
-    const double link = std::clamp(weights.share[t][1], 0.0, 1.0 - hbm);
-    prices.hbm[t] = static_cast<Price>(hbm * costs[t].hbm.slope / quantum);
-    prices.link[t] = static_cast<Price>(link * costs[t].link.slope / quantum);
-    const double slot = std::min(weights.slot[t] / quantum, static_cast<double>(Price{1} << 32));
-    prices.slot[t] = static_cast<Price>(slot);
-  }
-  return prices;
-}
-
 }  // namespace
 
 Ascent::Ascent(const Instance& instance, std::span<const TickCost> costs, IntervalPricer& pricer,
@@ -41,8 +27,38 @@ Ascent::Ascent(const Instance& instance, std::span<const TickCost> costs, Interv
       from_(from),
       quantum_(price_quantum(costs)) {}
 
+Ascent::Shares Ascent::shares(const Weights& weights, Tick t) {
+  const auto& w = weights.share[t];
+  Shares out{};
+  out.hbm = std::clamp(w[0], 0.0, 1.0);
+  out.link = std::clamp(w[1], 0.0, 1.0 - out.hbm);
+  out.few = std::clamp(w[3], 0.0, std::max(0.0, 1.0 - out.hbm - out.link));
+  out.floor = std::max(0.0, 1.0 - out.hbm - out.link - out.few);
+  return out;
+}
+
+/// Rounded down: at lower prices every way costs less, so that the value stays below.
+Prices Ascent::prices(const Weights& weights) const {
+  Prices out;
+  out.resize(static_cast<Tick>(costs_.size()));
+  std::vector<Price> start(starts_ ? costs_.size() : 0, 0);
+  const auto whole = [&](double seconds) { return static_cast<Price>(seconds / quantum_); };
+  for (Tick t = from_; t < costs_.size(); ++t) {
+    const TickCost& c = costs_[t];
+    const Shares w = shares(weights, t);
+    out.hbm[t] = whole(w.hbm * c.hbm.slope);
+    out.link[t] = whole(w.link * c.link.slope + w.few * c.few.line.slope);
+    const double slot = std::min(weights.slot[t] / quantum_, static_cast<double>(Price{1} << 32));
+    out.slot[t] = static_cast<Price>(slot);
+    // Of a sample its part.
+    if (starts_) start[t] = whole((w.link * c.start + w.few * c.few.start) * (1 - 1e-9) / scale_);
+  }
+  if (starts_) pricer_.share_starts(start, out);
+  return out;
+}
+
 Seconds Ascent::value(const Weights& weights) {
-  const Prices prices = to_prices(costs_, weights, quantum_, from_);
+  const Prices prices = this->prices(weights);
   demand_ = &pricer_.price(prices);
   double sum = 0;
   double size = 0;  // of what was added, for the rounding of the sum
@@ -53,12 +69,11 @@ Seconds Ascent::value(const Weights& weights) {
   add(static_cast<double>(demand_->cost) * quantum_ * scale_);
   for (Tick t = from_; t < instance_.ticks(); ++t) {
     const TickCost& c = costs_[t];
-    // The shares that the rounded prices stand for; the floor has what they leave.
-    const double hbm = static_cast<double>(prices.hbm[t]) * quantum_ / c.hbm.slope;
-    const double link = static_cast<double>(prices.link[t]) * quantum_ / c.link.slope;
-    add(c.control + std::max(0.0, 1 - hbm - link) * c.floor);
-    add(hbm * c.hbm.base);
-    add(link * c.link.base);
+    const Shares w = shares(weights, t);
+    add(c.control + w.floor * c.floor);
+    add(w.hbm * c.hbm.base);
+    add(w.link * c.link.base);
+    add(w.few * c.few.line.base);
     const double slots = static_cast<double>(instance_.capacity - instance_.pinned[t]);
     add(-static_cast<double>(prices.slot[t]) * quantum_ * slots);
   }
@@ -77,12 +92,15 @@ Seconds Ascent::evaluate(const Weights& weights) {
 void Ascent::step(Weights& weights, double rate) const {
   for (Tick t = from_; t < instance_.ticks(); ++t) {
     const TickCost& c = costs_[t];
-    const double time[3] = {c.hbm.at(scale_ * demand_->hbm[t]),
-                            c.link.at(scale_ * demand_->link[t]), c.floor};
-    const double top = std::max({time[0], time[1], time[2]});
+    const double n = scale_ * demand_->link[t];
+    const double started = starts_ && n > 0 ? 1 : 0;
+    const std::array<double, 4> time = {c.hbm.at(scale_ * demand_->hbm[t]),
+                                        c.link.at(n) + started * c.start, c.floor,
+                                        c.few.line.at(n) + started * c.few.start};
+    const double top = *std::max_element(time.begin(), time.end());
     if (!(top > 0)) continue;
     double sum = 0;
-    for (std::size_t j = 0; j < 3; ++j) {
+    for (std::size_t j = 0; j < time.size(); ++j) {
       double& w = weights.share[t][j];
       w = std::max(w * std::exp(rate * (time[j] - top) / top), 1e-9);
       sum += w;
@@ -100,7 +118,7 @@ void Ascent::climb(std::uint32_t rounds, double rate) {
   // nothing.
   constexpr double kInside = 5e-4;
   for (Tick t = from_; t < instance_.ticks(); ++t) {
-    for (double& w : weights.share[t]) w = (1 - kInside) * w + kInside / 3;
+    for (double& w : weights.share[t]) w = (1 - kInside) * w + kInside / 4;
     weights.slot[t] += 0.2 * kInside * costs_[t].hbm.slope / instance_.layers;
   }
   for (std::uint32_t round = 0; round < rounds; ++round) {

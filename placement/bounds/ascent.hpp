@@ -22,13 +22,31 @@ class Ascent {
   /// is the best so far.
   Seconds evaluate(const Weights& weights);
 
+  /// Starts of transfers count from now on; the visits that the pricer has marked share them.
+  void count_starts() { starts_ = true; }
+
   /// Multiplicative steps from the best weights, `rounds` of them, that first go by about `rate`.
   void climb(std::uint32_t rounds, double rate);
+
+  /// Lets the pricer mark what crosses at the best weights.
+  void mark_crossings() {
+    value(best_weights_);
+    pricer_.mark_crossings();
+  }
+
+  /// The prices that weights stand for, in whole quanta.
+  Prices prices(const Weights& weights) const;
+  Seconds quantum() const { return quantum_; }
 
   Seconds best() const { return best_; }
   const Weights& best_weights() const { return best_weights_; }
 
  private:
+  /// The shares as they are counted: none negative, the sum 1.
+  struct Shares {
+    double hbm, link, few, floor;
+  };
+  static Shares shares(const Weights& weights, Tick t);
   Seconds value(const Weights& weights);
   void step(Weights& weights, double rate) const;
 
@@ -38,6 +56,7 @@ class Ascent {
   double scale_;
   Tick from_;
   Seconds quantum_;
+  bool starts_ = false;
   const Demand* demand_ = nullptr;
   Seconds best_ = 0;  // no time is less
   Weights best_weights_;

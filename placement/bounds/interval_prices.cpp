@@ -27,6 +27,9 @@ IntervalPricer::IntervalPricer(const Instance& instance, const VisitChains& chai
                        instance.born_in_hbm[p] != 0});
   }
   choice_.resize(tick_.size());
+  crossed_.resize(tick_.size());
+  marked_.resize(tick_.size());
+  marked_at_.resize(ticks_);
   held_.resize(ticks_ + std::size_t{1});
   fill_.resize(static_cast<std::size_t>(std::bit_width(ticks_)));
   for (auto& level : fill_) level.resize(ticks_);
@@ -35,7 +38,34 @@ IntervalPricer::IntervalPricer(const Instance& instance, const VisitChains& chai
   demand_.slot.resize(ticks_ + std::size_t{1});
 }
 
+void IntervalPricer::mark_crossings() {
+  std::fill(marked_at_.begin(), marked_at_.end(), 0U);
+  marked_ = crossed_;
+  for (std::size_t i = 0; i < tick_.size(); ++i) marked_at_[tick_[i]] += marked_[i];
+}
+
+void IntervalPricer::share_starts(std::span<const Price> start, Prices& prices) const {
+  prices.start.assign(ticks_, 0);
+  for (Tick s = 0; s < ticks_; ++s) {
+    // A visit pays `share` less the slots until then: the nearer ones more. The shares of `payers`
+    // visits that hold `held` slots in all sum to payers * share - held.
+    Price held = 0;
+    Price payers = 0;
+    Price slots = 0;
+    Price share = 0;
+    for (Tick v = s; v < ticks_ && v - s < kReach; ++v) {
+      if (payers > 0 && slots >= share) break;
+      payers += marked_at_[v];
+      held += slots * marked_at_[v];
+      if (payers > 0) share = (start[s] + held) / payers;
+      slots += prices.slot[v];
+    }
+    prices.start[s] = share;
+  }
+}
+
 void IntervalPricer::prepare(const Prices& prices) {
+  start_ = prices.start;
   held_[0] = 0;
   for (Tick t = 0; t < ticks_; ++t) {
     held_[t + 1] = held_[t] + prices.slot[t];
@@ -72,6 +102,18 @@ Tick IntervalPricer::cheapest_fill_tick(Tick from, Tick to) const {
   return from;
 }
 
+IntervalPricer::Fill IntervalPricer::fill_for(std::uint32_t visit, Tick from, Tick v) const {
+  if (start_.empty() || marked_[visit] == 0) return {cheapest_fill(from, v), kNever};
+  const Tick near = v - std::min(v, kReach - 1);
+  Fill best{cheapest_fill(from, near), kNever};
+  for (Tick s = std::max(from, near); s < v; ++s) {
+    const Price share = std::max<Price>(0, start_[s] - (held_[v] - held_[s]));
+    const Price price = fill_[0][s] + share;
+    if (price <= best.price) best = {price, s};
+  }
+  return best;
+}
+
 Price IntervalPricer::forward(const Prices& prices) {
   Price total = 0;
   std::uint32_t i = 0;
@@ -83,9 +125,10 @@ Price IntervalPricer::forward(const Prices& prices) {
     for (; i < start.end; ++i) {
       const Tick v = tick_[i];
       const Price keep = kept - held_[from];
-      const Price fill = cheapest_fill(from, v);
+      const Price fill = fill_for(i, from, v).price;
       const Price hit = std::min(keep, fill) + held_[v + 1] + prices.hbm[v];
-      const Price miss = prices.link[v];
+      const Price share = start_.empty() || marked_[i] == 0 ? 0 : start_[v];
+      const Price miss = prices.link[v] + share;
       const Price install = miss + prices.hbm[v] + prices.slot[v];
       const Price out = std::min(hit, miss);
       kept = std::min(hit, install) - out;
@@ -114,6 +157,7 @@ void IntervalPricer::backward() {
       const Tick v = tick_[i];
       const Tick from = i == first ? start.birth : tick_[i - 1] + 1;
       const bool hit = (choice_[i] & (stays ? kHitIfKept : kHit)) != 0;
+      crossed_[i] = hit ? 0 : 1;
       if (!hit) {
         ++link[v];
         if (stays) {
@@ -129,7 +173,11 @@ void IntervalPricer::backward() {
       stays = (choice_[i] & kKept) != 0;
       Tick since = from;
       if (!stays) {
-        since = cheapest_fill_tick(from, v);
+        const Tick near = fill_for(i, from, v).tick;
+        const bool shares = !start_.empty() && marked_[i] != 0;
+        const Tick end = shares ? std::max(from + 1, v - std::min(v, kReach - 1)) : v;
+        since = near != kNever ? near : cheapest_fill_tick(from, end);
+        crossed_[i] = 1;
         ++link[since];
         ++hbm[since];
       }

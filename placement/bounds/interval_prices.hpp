@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "placement/instance.hpp"
@@ -15,6 +16,9 @@ struct Prices {
   std::vector<Price> hbm;   ///< of a page read from or written to HBM
   std::vector<Price> link;  ///< of a crossing of the home link
   std::vector<Price> slot;  ///< of a slot held during the tick
+  /// What a marked visit pays besides for a crossing in the tick, less the slots that it then holds
+  /// until the visit: its share of the start. Empty: nothing.
+  std::vector<Price> start;
 
   void resize(Tick ticks) {
     hbm.assign(ticks, 0);
@@ -46,6 +50,19 @@ class IntervalPricer {
 
   std::size_t visits() const { return tick_.size(); }
 
+  /// The best tick in [from, to), at the last prices, to promote a page for a visit at `to`.
+  Tick cheapest_fill_tick(Tick from, Tick to) const;
+
+  /// Visits at most this many ticks after a crossing share in its start, the crossing's own tick
+  /// counted.
+  static constexpr Tick kReach = 16;
+  /// The shares of the start: none but the visits that crossed in the last price() pay them from
+  /// now on.
+  void mark_crossings();
+  /// The largest share that each tick can ask for, so that all who may pay it pay `start` at most.
+  /// Needs prices.slot; fills prices.start.
+  void share_starts(std::span<const Price> start, Prices& prices) const;
+
  private:
   struct Start {
     std::uint32_t end;  ///< in tick_
@@ -58,13 +75,21 @@ class IntervalPricer {
   void prepare(const Prices& prices);
   Price forward(const Prices& prices);
   void backward();
+  struct Fill {
+    Price price;  ///< of the crossing, the write, and the slots against time zero
+    Tick tick;    ///< kNever: in the part that is far from the visit
+  };
+  Fill fill_for(std::uint32_t visit, Tick from, Tick v) const;
   Price cheapest_fill(Tick from, Tick to) const;
-  Tick cheapest_fill_tick(Tick from, Tick to) const;
 
   Tick ticks_;
   std::vector<Start> starts_;
   std::vector<Tick> tick_;
   std::vector<std::uint8_t> choice_;
+  std::vector<std::uint8_t> crossed_;     ///< in the last price()
+  std::vector<std::uint8_t> marked_;      ///< pays a share of the start
+  std::vector<std::uint32_t> marked_at_;  ///< such visits, by tick
+  std::vector<Price> start_;              ///< of the present prices, or empty
   std::vector<Price> held_;               ///< sum of the slot prices before a tick
   std::vector<std::vector<Price>> fill_;  ///< range minima, level k over 2^k ticks
   Demand demand_;

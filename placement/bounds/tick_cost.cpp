@@ -70,18 +70,32 @@ std::vector<TickCost> tick_costs(const Instance& instance) {
     if (fixed.home_bytes > 0) {
       const double peak = link.curve.peak();
       cost.link = {static_cast<double>(fixed.home_bytes) / peak, page / peak};
+      cost.few.line = cost.link;
     } else {
       const double hidden = (all_hits - link.latency) * link.curve.best_for_size(page) / page;
-      cost.link = crossing.near(std::max(hidden, visits / 2));
       // The latency is paid from the first crossing on; without any, all_hits stands in.
-      cost.link.base = std::min(cost.link.base + link.latency, all_hits);
+      const auto line = [&](double crossings) {
+        CrossingLine found{crossing.near(crossings), 0};
+        const Seconds first = found.line.base + link.latency;
+        found.line.base = std::min(first, all_hits);
+        found.start = first - found.line.base;
+        return found;
+      };
+      const CrossingLine many = line(std::max(hidden, visits / 2));
+      cost.link = many.line;
+      cost.start = many.start;
+      cost.few = line(1);
     }
     if (fixed.shared_rate > 0) {
       const Line shared{
           static_cast<double>(fixed.shared_bytes + fixed.home_bytes) / fixed.shared_rate,
           page / fixed.shared_rate};
       const double kink = (all_hits - cost.link.base) / cost.link.slope;
-      if (shared.at(kink) > all_hits) cost.link = shared;
+      if (shared.at(kink) > all_hits) {
+        cost.link = shared;
+        cost.start = 0;
+        cost.few = {shared, 0};
+      }
     }
   }
   return out;

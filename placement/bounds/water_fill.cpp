@@ -137,7 +137,7 @@ BoundValue best_windows(const Instance& instance, std::span<const TickCost> cost
     windows->clear();
     for (Tick t = 0; t < ticks; t = cut[t].end) windows->push_back(cut[t]);
   }
-  return {"LB1", value[0] * kRoundDown, value[after_warmup(instance, warmup_steps)] * kRoundDown};
+  return {"LBw", value[0] * kRoundDown, value[after_warmup(instance, warmup_steps)] * kRoundDown};
 }
 
 Weights window_weights(const Instance& instance, std::span<const TickCost> costs,
@@ -154,13 +154,13 @@ Weights window_weights(const Instance& instance, std::span<const TickCost> costs
       const Seconds time = balance(c, visits).time;
       const double link = c.hbm.slope / (c.hbm.slope + c.link.slope);
       if (window.slope > 0) {
-        w.share[t] = {0, 1, 0};
+        w.share[t] = {0, 1, 0, 0};
       } else if (time <= c.floor) {
-        w.share[t] = {0, 0, 1};
+        w.share[t] = {0, 0, 1, 0};
       } else if (c.link.at(visits) <= time) {
-        w.share[t] = {1, 0, 0};  // weights and the like: the link could carry all that is read
+        w.share[t] = {1, 0, 0, 0};  // weights and the like: the link could carry all that is read
       } else {
-        w.share[t] = {1 - link, link, 0};  // at the balance of both
+        w.share[t] = {1 - link, link, 0, 0};  // at the balance of both
       }
     }
   }

@@ -23,7 +23,7 @@ struct Window {
 BoundValue water_fill(const Instance& instance, std::span<const TickCost> costs,
                       std::uint32_t warmup_steps);
 
-/// LB1: the windows that prove most, by dynamic programming over all places to cut. Where the link
+/// LBw: the windows that prove most, by dynamic programming over all places to cut. Where the link
 /// is the bottleneck throughout, a crossing costs the same in every tick, keeping intervals is a
 /// flow along the ticks, and cuts are the integral solutions of its dual: the bound is then the
 /// exact optimum. `windows`, if wanted, are those of the total.

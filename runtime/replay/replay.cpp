@@ -193,6 +193,13 @@ Result<ReplayResult> replay(const Workload& workload, const ReplayOptions& optio
   LEHR_TRY(workload.validate());
   RuntimeOptions runtime_options = options.runtime;
   runtime_options.geometry = workload.sequences.front().selection->trace().geometry();
+  LEHR_ASSIGN(const placement::PolicyDescriptor* descriptor,
+              placement::find_policy(options.runtime.policy));
+  placement::Instance future;  // outlives the runtime
+  if (descriptor->traits.needs_instance) {
+    LEHR_ASSIGN(future, replay_instance(workload, options));
+    runtime_options.future = &future;
+  }
   LEHR_ASSIGN(auto runtime, Runtime::create(std::move(runtime_options), std::move(machine)));
   DirectTarget target(std::move(runtime));
   return replay_on(target, workload, options, progress);

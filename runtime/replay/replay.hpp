@@ -44,7 +44,8 @@ struct ApiOptions {
 };
 
 /// The same through lehr.h, as an engine embeds Lehr. `options.runtime` is written as a
-/// configuration.
+/// configuration. A policy that needs the whole replay in advance is none for an engine: on `sim`
+/// it is replayed without the interface, elsewhere refused.
 Result<ReplayResult> replay_through_api(const Workload& workload, const ReplayOptions& options,
                                         const ApiOptions& api, const Progress& progress = {});
 

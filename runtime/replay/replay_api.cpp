@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "runtime/include/lehr.h"
+#include "runtime/machines/sim.hpp"
 #include "runtime/replay/target.hpp"
 
 namespace lehr::runtime {
@@ -180,6 +181,11 @@ class ApiTarget final : public ReplayTarget {
 Result<ReplayResult> replay_through_api(const Workload& workload, const ReplayOptions& options,
                                         const ApiOptions& api, const Progress& progress) {
   LEHR_TRY(workload.validate());
+  LEHR_ASSIGN(const placement::PolicyDescriptor* descriptor,
+              placement::find_policy(options.runtime.policy));
+  if (descriptor->traits.needs_instance && api.machine == "sim") {
+    return replay(workload, options, make_sim_machine(), progress);
+  }
   const std::string config =
       configuration(options.runtime, workload.sequences.front().selection->trace().geometry(), api);
   lehr_open_options open{};

@@ -69,11 +69,18 @@ class Builder {
     const bool in_hbm = room > 0;
     if (in_hbm) --room;
     if (full) {
-      page(i, group, p) = instance_.add_page(t * geometry_.layers, in_hbm);
+      add(i, group, p, t * geometry_.layers, in_hbm);
     } else if (in_hbm && t == 0 && group % geometry_.kv_heads + 1 == geometry_.kv_heads) {
       pinned_ += geometry_.kv_heads;  // the layer's last head: all of its tails are in
       tail_in_hbm_[i][group / geometry_.kv_heads] = 1;
     }
+  }
+
+  void add(std::size_t i, std::uint32_t group, std::uint32_t p, Tick born, bool in_hbm) {
+    page(i, group, p) = instance_.add_page(born, in_hbm);
+    instance_.name.push_back({static_cast<std::uint32_t>(i),
+                              static_cast<std::uint16_t>(group / geometry_.kv_heads),
+                              static_cast<std::uint16_t>(group % geometry_.kv_heads), p});
   }
 
   void layer(std::uint32_t t, std::uint32_t l) {
@@ -119,8 +126,7 @@ class Builder {
     for (const auto& [i, tail] : filled_) {
       pinned_ -= heads;
       tail_in_hbm_[i][l] = 0;
-      for (std::uint32_t h = 0; h < heads; ++h)
-        page(i, l * heads + h, tail) = instance_.add_page(next, true);
+      for (std::uint32_t h = 0; h < heads; ++h) add(i, l * heads + h, tail, next, true);
     }
   }
 

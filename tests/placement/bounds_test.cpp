@@ -9,6 +9,7 @@
 #include "kernels/base/rng.hpp"
 #include "placement/bounds/curve_minorant.hpp"
 #include "placement/bounds/interval_prices.hpp"
+#include "placement/bounds/min_cost_flow.hpp"
 #include "placement/bounds/tick_cost.hpp"
 #include "placement/bounds/water_fill.hpp"
 #include "tests/support/exact_solver.hpp"
@@ -106,7 +107,7 @@ TEST_CASE("lower bounds stay below the optimum, on hundreds of random replays") 
   int replays = 0;
   int touching = 0;
   int promotions_matter = 0;
-  std::array<int, 3> best{};
+  std::array<int, 4> best{};
   for (std::uint64_t seed = 1; seed <= 600; ++seed) {
     const TinyReplay replay = test::random_replay(seed);
     INFO("seed " << seed);
@@ -130,7 +131,8 @@ TEST_CASE("lower bounds stay below the optimum, on hundreds of random replays") 
     tightness += bound.best.total / optimum;
     touching += near ? 1 : 0;
     ++replays;
-    for (std::size_t k = 0; k < 3; ++k) {
+    REQUIRE(bound.each.size() == best.size());
+    for (std::size_t k = 0; k < best.size(); ++k) {
       best[k] += bound.each[k].total >= bound.best.total ? 1 : 0;
     }
   }
@@ -186,7 +188,39 @@ TEST_CASE("curve minorants lie below the curve, and touch it where it is flat") 
         Approx(0.5));
 }
 
-/// All ways of one page, by recursion over its visits; the dumb way.
+TEST_CASE("the start of a tick's transfers counts once, whoever uses it") {
+  // Two ticks that read two pages each, none in HBM: all can cross in the first.
+  TinyReplay replay{test::round_platform(1e6, 1e4), {}};
+  replay.platform->links[replay.platform->link(1, kHbm)].latency = 1;
+  Instance& in = replay.instance;
+  in.platform = replay.platform.get();
+  in.page_bytes = 100;
+  in.capacity = 2;
+  for (int p = 0; p < 4; ++p) in.add_page(0, false);
+  for (PageId t = 0; t < 2; ++t) {
+    in.open_tick(0, 0, 0);
+    in.add_visit(2 * t);
+    in.add_visit(2 * t + 1);
+  }
+  const Seconds optimum = test::exact_optimum(in);
+  CHECK(optimum == Approx(1.04).epsilon(1e-3));
+  const Bound bound = bound_of(replay);
+  CHECK(bound.each.back().name == "LB2");
+  CHECK(bound.each.back().total > 0.98 * optimum);
+  CHECK(bound.each.back().total <= optimum);
+  // Control: what knows no starts is far below.
+  CHECK(bound.each[1].total < 0.1 * optimum);
+}
+
+/// What a marked visit at `v` pays for a crossing in tick `s`.
+double start_share(const bounds::Prices& prices, Tick s, Tick v) {
+  if (prices.start.empty() || v - s >= bounds::IntervalPricer::kReach) return 0;
+  double share = static_cast<double>(prices.start[s]);
+  for (Tick t = s; t < v; ++t) share -= static_cast<double>(prices.slot[t]);
+  return std::max(0.0, share);
+}
+
+/// All ways of one page, by recursion over its visits; the dumb way. With starts every visit pays.
 Seconds cheapest_way(const Instance& in, const std::vector<Tick>& visits, std::size_t i, bool held,
                      Tick from, const bounds::Prices& prices) {
   if (i == visits.size()) return 0;
@@ -201,13 +235,36 @@ Seconds cheapest_way(const Instance& in, const std::vector<Tick>& visits, std::s
     return sum;
   };
   const auto hbm = [&](Tick t) { return static_cast<double>(prices.hbm[t]); };
-  const auto link = [&](Tick t) { return static_cast<double>(prices.link[t]); };
+  const auto link = [&](Tick t) {
+    return static_cast<double>(prices.link[t]) + start_share(prices, t, v);
+  };
   for (const bool on : {false, true}) {
     if (held) go_on(slots(from, v + 1) + hbm(v), on);
     for (Tick s = from; s < v; ++s) go_on(link(s) + hbm(s) + slots(s, v + 1) + hbm(v), on);
     go_on(link(v) + (on ? hbm(v) + slots(v, v + 1) : 0), on);
   }
   return best;
+}
+
+bounds::Prices random_prices(const Instance& in, Rng& rng) {
+  bounds::Prices prices;
+  prices.resize(in.ticks());
+  for (Tick t = 0; t < in.ticks(); ++t) {
+    prices.hbm[t] = rng.below(5);
+    prices.link[t] = rng.below(20);
+    prices.slot[t] = rng.below(6);
+  }
+  return prices;
+}
+
+double cheapest_ways(const Instance& in, const VisitChains& chains, const bounds::Prices& prices) {
+  double sum = 0;
+  for (PageId p = 0; p < in.pages(); ++p) {
+    const std::vector<Tick> visits(chains.tick.begin() + chains.begin_of(p),
+                                   chains.tick.begin() + chains.end[p]);
+    sum += cheapest_way(in, visits, 0, in.born_in_hbm[p] != 0, in.birth[p], prices);
+  }
+  return sum;
 }
 
 TEST_CASE("pages find their cheapest ways, and say truly what they use") {
@@ -217,22 +274,10 @@ TEST_CASE("pages find their cheapest ways, and say truly what they use") {
     const Instance& in = replay.instance;
     const VisitChains chains = visit_chains(in);
     Rng rng(seed);
-    bounds::Prices prices;
-    prices.resize(in.ticks());
-    for (Tick t = 0; t < in.ticks(); ++t) {
-      prices.hbm[t] = rng.below(5);
-      prices.link[t] = rng.below(20);
-      prices.slot[t] = rng.below(6);
-    }
+    const bounds::Prices prices = random_prices(in, rng);
     bounds::IntervalPricer pricer(in, chains, 1);
     const bounds::Demand& demand = pricer.price(prices);
-    double expected = 0;
-    for (PageId p = 0; p < in.pages(); ++p) {
-      const std::vector<Tick> visits(chains.tick.begin() + chains.begin_of(p),
-                                     chains.tick.begin() + chains.end[p]);
-      expected += cheapest_way(in, visits, 0, in.born_in_hbm[p] != 0, in.birth[p], prices);
-    }
-    CHECK(static_cast<double>(demand.cost) == expected);
+    CHECK(static_cast<double>(demand.cost) == cheapest_ways(in, chains, prices));
     bounds::Price used = 0;
     for (Tick t = 0; t < in.ticks(); ++t) {
       used += prices.hbm[t] * demand.hbm[t] + prices.link[t] * demand.link[t] +
@@ -240,6 +285,75 @@ TEST_CASE("pages find their cheapest ways, and say truly what they use") {
     }
     CHECK(used == demand.cost);
   }
+}
+
+TEST_CASE("starts: the shares of all who may pay are the start at most, and ways count them") {
+  int paid = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    const TinyReplay replay = test::random_replay(seed);
+    const Instance& in = replay.instance;
+    const VisitChains chains = visit_chains(in);
+    Rng rng(seed);
+    bounds::Prices prices = random_prices(in, rng);
+    bounds::IntervalPricer pricer(in, chains, 1);
+    // Every visit misses where HBM costs more than any link: all are marked.
+    bounds::Prices dear = prices;
+    for (auto& x : dear.hbm) x = 1000;
+    pricer.price(dear);
+    pricer.mark_crossings();
+    std::vector<bounds::Price> start(in.ticks());
+    for (auto& x : start) x = rng.below(60);
+    pricer.share_starts(start, prices);
+    for (Tick s = 0; s < in.ticks(); ++s) {
+      double sum = 0;
+      int payers = 0;
+      for (Tick v = s; v < in.ticks(); ++v) {
+        const double share = start_share(prices, s, v);
+        sum += share * static_cast<double>(in.visits_at(v).size());
+        payers += static_cast<int>(in.visits_at(v).size());
+      }
+      CHECK(sum <= static_cast<double>(start[s]));
+      // Nothing is left over but for rounding down.
+      if (payers > 0) CHECK(sum > static_cast<double>(start[s]) - payers);
+    }
+    const auto cost = static_cast<double>(pricer.price(prices).cost);
+    CHECK(cost == cheapest_ways(in, chains, prices));
+    bounds::Prices without = prices;
+    without.start.clear();
+    paid += cost > cheapest_ways(in, chains, without) ? 1 : 0;
+  }
+  CHECK(paid > 50);  // control: starts are paid
+}
+
+TEST_CASE("a flow of slots costs what its potentials prove") {
+  int scarce = 0;
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    INFO("seed " << seed);
+    const TinyReplay replay = test::random_replay(seed);
+    const Instance& in = replay.instance;
+    const VisitChains chains = visit_chains(in);
+    Rng rng(seed);
+    const bounds::Prices prices = random_prices(in, rng);
+    bounds::Prices proof = prices;
+    const bounds::SlotFlow flow = bounds::slot_flow(in, chains, prices, 0, 50);
+    proof.slot = flow.slot;
+    bounds::IntervalPricer pricer(in, chains, 1);
+    double dual = static_cast<double>(pricer.cost(proof));
+    for (Tick t = 0; t < in.ticks(); ++t) {
+      CHECK(flow.slot[t] >= 0);
+      scarce += flow.slot[t] > 0 ? 1 : 0;
+      dual -= static_cast<double>(flow.slot[t]) * (in.capacity - in.pinned[t]);
+    }
+    CHECK(dual == Approx(flow.cost).margin(1e-6));
+    // Other slot prices prove no more.
+    double other = static_cast<double>(pricer.cost(prices));
+    for (Tick t = 0; t < in.ticks(); ++t) {
+      other -= static_cast<double>(prices.slot[t]) * (in.capacity - in.pinned[t]);
+    }
+    CHECK(other <= flow.cost + 1e-6);
+  }
+  CHECK(scarce > 100);
 }
 
 /// One window's bound, counted anew from the instance.

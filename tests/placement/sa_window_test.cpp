@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "placement/policies/sa_window.hpp"
-
 #include <catch2/catch.hpp>
 
 #include "kernels/base/rng.hpp"
 #include "placement/bounds.hpp"
+#include "placement/window_scheme.hpp"
 #include "tests/support/policy_world.hpp"
 
 namespace lehr::placement {
@@ -117,6 +116,104 @@ TEST_CASE("Refused: no window, a share out of range, less HBM than is pinned") {
   REQUIRE_FALSE(refusal);
   CHECK_FALSE(refusal.error().what.empty());
   CHECK_FALSE(anneal_window(in));
+}
+
+/// A world's replay as the instance that full knowledge is: its pages under the world's numbers.
+Instance instance_of(const test::PolicyWorld& world, const test::WorldShape& shape) {
+  const PolicyContext context = world.context();
+  Instance out;
+  out.platform = context.platform;
+  out.capacity = shape.capacity;
+  out.page_bytes = context.page_bytes;
+  out.layers = shape.layers;
+  const std::uint32_t groups = shape.layers * shape.sequences * shape.kv_heads;
+  const std::uint32_t a_group = world.page(0, 0, 0, 0) == 0 && groups > 1
+                                    ? shape.prompt_pages + shape.steps / shape.page_tokens + 2
+                                    : 0;
+  for (std::uint32_t g = 0; g < groups; ++g) {
+    const std::uint32_t layer = g / (shape.sequences * shape.kv_heads);
+    for (std::uint32_t i = 0; i < a_group; ++i) {
+      const bool prompt = i < shape.prompt_pages;
+      const std::uint32_t step = prompt ? 0 : (i - shape.prompt_pages + 1) * shape.page_tokens;
+      out.add_page(prompt ? 0 : step * shape.layers + layer, !prompt);
+      out.name.push_back({g / shape.kv_heads % shape.sequences, static_cast<std::uint16_t>(layer),
+                          static_cast<std::uint16_t>(g % shape.kv_heads), i});
+    }
+  }
+  std::uint32_t room = shape.capacity - groups;
+  for (std::uint32_t i = shape.prompt_pages; i-- > 0;) {
+    for (std::uint32_t g = 0; g < groups && room > 0; ++g, --room) {
+      out.born_in_hbm[g * a_group + i] = 1;
+    }
+  }
+  for (const auto& reads : world.reads()) {
+    out.open_tick(1000, 0, groups);
+    for (const PageId p : reads) out.add_visit(p);
+  }
+  return out;
+}
+
+/// Tells the policy what follows.
+class Knowing final : public Policy {
+ public:
+  Knowing(std::unique_ptr<Policy> policy, const Instance& future)
+      : policy_(std::move(policy)), future_(future) {}
+  void begin(const PolicyContext& context) override {
+    PolicyContext told = context;
+    told.future = &future_;
+    policy_->begin(told);
+  }
+  void add_pages(std::span<const PageId> pages, std::span<const Tick> first_use,
+                 const PageColumns& columns) override {
+    policy_->add_pages(pages, first_use, columns);
+  }
+  void remove_pages(std::span<const PageId> pages) override { policy_->remove_pages(pages); }
+  void decide(const LayerView& view, LayerPlan& plan) override { policy_->decide(view, plan); }
+
+ private:
+  std::unique_ptr<Policy> policy_;
+  const Instance& future_;
+};
+
+TEST_CASE("sa-window in the step loop keeps the contract and does what its scheme does") {
+  std::uint64_t promotions = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed);
+    test::WorldShape shape;
+    shape.sequences = 1 + static_cast<std::uint32_t>(seed % 3);
+    shape.layers = 3;
+    shape.kv_heads = 2;
+    shape.prompt_pages = 14;
+    shape.steps = 40;
+    shape.selected = 4;
+    shape.capacity = 6 * shape.sequences * 5;
+    shape.pinned = seed % 4 == 3 ? 0.1 : 0;
+    shape.seed = seed;
+    const test::PolicyWorld world(shape);
+    const Instance in = instance_of(world, shape);
+    REQUIRE(in.validate());
+    Knowing policy(*make_policy("sa-window", {}), in);
+    const test::WorldRun run = world.play(policy);
+    CHECK(run.broken == "");
+    promotions += run.promotions;
+    // Control: without the future it keeps what came first.
+    const test::WorldRun blind = world.play("sa-window");
+    CHECK(blind.broken == "");
+    CHECK(blind.plan_digest == world.play("static").plan_digest);
+    CHECK(run.misses < blind.misses);
+    if (shape.pinned > 0) continue;
+    WindowOptions options;
+    options.seed = shape.seed;
+    options.most = 24;
+    options.warmup_steps = 0;
+    const auto plan = anneal_window(in, options);
+    REQUIRE(plan);
+    const auto misses = static_cast<double>(plan->time.misses);
+    CHECK(static_cast<double>(run.misses) < 1.1 * misses);
+    CHECK(static_cast<double>(run.misses) > 0.9 * misses);
+    CHECK(world.play(policy).plan_digest == run.plan_digest);
+  }
+  CHECK(promotions > 100);
 }
 
 }  // namespace

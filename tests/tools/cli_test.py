@@ -108,6 +108,45 @@ class Figures(unittest.TestCase):
         self.assertIn("predicted, steps 0 to 95", done.stdout)
         self.assertNotIn("bound LB2 0 a step", done.stdout)
 
+    def test_the_published_window_scheme_is_an_upper_estimate_that_only_a_replay_can_run(self):
+        done = lehr("compare", TRACE, "--profile", "gh200", "--hbm", "10%", "--policies", "sa-window", "static", "--json",
+                    "-")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        window, fixed = json.loads(done.stdout)["cells"][0]["policies"]
+        self.assertTrue(window["full_knowledge"])
+        self.assertFalse(fixed["full_knowledge"])
+        self.assertGreaterEqual(window["over_bound"], 0)
+        self.assertGreater(window["all"]["promoted"], 0)
+        self.assertLess(window["all"]["page_misses"], fixed["all"]["page_misses"])
+        self.assertIn("sa-window (upper estimate)", lehr("compare", TRACE, "--policies", "sa-window").stdout)
+        refused = lehr("replay", TRACE, "--policy", "sa-window", "--machine", "host")
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("knows the whole replay", refused.stderr)
+
+    def test_the_ablation_has_every_row_and_its_parts_agree(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "ablation.json"
+            done = lehr("experiment", "ablation", TRACE, "--hbm", "10%", "--select", "mass:0.95", "--seeds", "2",
+                        "--mixed", "0", "--json", str(file))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            report = json.loads(file.read_text())
+        self.assertEqual({(c["hbm"], c["profile"]) for c in report["cells"]}, {("10%", "gh200"), ("10%", "h200-pcie5")})
+        changed = {v["variant"] for v in report["variants"]}
+        for feature in ("fill on read", "write-back once", "prefetch", "importance (mass)", "budget of promotions"):
+            self.assertIn(f"table without {feature}", changed)
+        self.assertLessEqual({"histogram without its threshold", "sa without annealing"}, changed)
+        for cell in report["cells"]:
+            self.assertLessEqual(cell["bound_seconds"], cell["oracle_seconds"])
+            seconds = {p["policy"]: p["seconds"] for p in cell["policies"]}
+            seeds = 2 if cell["profile"] == "gh200" else 1
+            self.assertEqual({len(seconds["sa"]), len(seconds["sa-adaptive"])}, {seeds})
+            # An order is replayed once for both profiles: the second's times must be its own.
+            lru = json.loads(lehr("compare", TRACE, "--profile", cell["profile"], "--hbm", "10%", "--policies", "lru",
+                                  "--json", "-").stdout)["cells"][0]["policies"][0]["warm"]["predicted_seconds"]
+            self.assertAlmostEqual(seconds["lru"][0] / lru, 1, places=9)
+            self.assertGreaterEqual(min(min(s) for s in seconds.values()), cell["bound_seconds"])
+        self.assertIn("oracle (full knowledge) over the best certified bound", done.stdout)
+
     def test_lists_of_policies_take_commas_blanks_and_parameters(self):
         for listed in (("lru", "lfu:ageing=16", "arc"), ("lru,lfu:ageing=16,arc",), ("lru,lfu:ageing=16", "arc")):
             done = lehr("compare", TRACE, "--policies", *listed, "--json", "-")

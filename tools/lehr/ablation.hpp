@@ -45,6 +45,8 @@ struct Contestant {
   bool write_back_once = true;
   std::string base{};  ///< of a variant: the label of what it is compared with
   bool blind = false;  ///< decides alike on every platform: replayed once for all of them
+  /// Played under the first selection rule and in single sequences only: time. Variants are.
+  bool narrow = false;
 };
 
 /// All policies of the build but `unlimited`, then the variants.

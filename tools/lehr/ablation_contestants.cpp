@@ -25,6 +25,7 @@ Contestant variant(std::string base, const std::string& change, Parameters param
   c.policy = base;
   c.parameters = std::move(parameters);
   c.role = Role::kVariant;
+  c.narrow = true;
   c.base = std::move(base);
   return c;
 }
@@ -41,7 +42,11 @@ std::vector<Contestant> contestants() {
     c.label =
         c.role == Role::kFullKnowledge ? fmt::format("{} (full knowledge)", d->name) : d->name;
     c.seeded = c.policy == "sa" || c.policy == "sa-adaptive";
-    c.blind = d->make == nullptr;  // an order alone sees neither platform nor layers
+    c.blind = d->make == nullptr;    // an order alone sees neither platform nor layers
+    if (d->traits.needs_instance) {  // anneals on the whole replay: few evaluations, few cells
+      c.parameters = {{"evaluations", 6}};
+      c.narrow = true;
+    }
     out.push_back(std::move(c));
   }
   const auto add = [&](Contestant c) { out.push_back(std::move(c)); };

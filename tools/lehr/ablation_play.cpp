@@ -195,14 +195,17 @@ class Player {
     return out;
   }
 
-  /// Variants and further seeds are played under one selection rule and in single sequences: time.
-  bool few(const Cell& cell) const {
-    return cell.select != arguments_.select.front() || cell.mixed;
+  bool narrow(const Cell& cell) const {
+    return cell.select == arguments_.select.front() && !cell.mixed;
   }
   bool wanted(std::size_t c, const Contestant& contestant) const {
-    const Cell& cell = results_.cells[c];
-    if (few(cell) && contestant.role == Role::kVariant) return false;
+    if (contestant.narrow && !narrow(results_.cells[c])) return false;
     return !contestant.blind || profile(c) == 0;
+  }
+  /// Further seeds are played in the narrow cells of the first profile only: time.
+  std::uint32_t seeds(std::size_t c, const Contestant& contestant) const {
+    const bool many = contestant.seeded && narrow(results_.cells[c]) && profile(c) == 0;
+    return many ? arguments_.seeds : 1;
   }
 
   void charge(std::size_t to, double since) {
@@ -220,6 +223,7 @@ class Player {
                 runtime::replay_instance(batch(c).on[profile(c)]->workload, own));
     placement::BoundOptions bound_options;
     bound_options.warmup_steps = arguments_.warmup;
+    if (cell.mixed) bound_options.visit_budget /= 2;
     LEHR_ASSIGN(const auto bound, placement::lower_bound(instance, bound_options));
     cell.bound = bound.best.without_warmup;
     for (const placement::BoundValue& v : bound.each) {
@@ -229,7 +233,7 @@ class Player {
     since = thread_seconds();
     placement::OracleOptions oracle_options;
     oracle_options.warmup_steps = arguments_.warmup;
-    if (cell.mixed) oracle_options.sweeps = 2;  // many pages: less time for each
+    if (cell.mixed) oracle_options.sweeps = 1;  // many pages: less time for each
     LEHR_ASSIGN(const auto oracle, placement::oracle_plan(instance, oracle_options));
     cell.oracle = oracle.predicted.without_warmup;
     charge(results_.contestants.size() + 1, since);
@@ -244,8 +248,7 @@ class Player {
     own.runtime.policy_parameters = contestant.parameters;
     own.runtime.predictor_parameters = contestant.predictor;
     own.runtime.write_back_once = contestant.write_back_once;
-    const std::uint32_t seeds = contestant.seeded && !few(results_.cells[c]) ? arguments_.seeds : 1;
-    for (std::uint32_t seed = 1; seed <= seeds; ++seed) {
+    for (std::uint32_t seed = 1; seed <= seeds(c, contestant); ++seed) {
       own.runtime.seed = seed;
       LEHR_TRY(contestant.blind ? replay_on_all(c, i, own) : replay_here(c, i, own));
     }

@@ -85,6 +85,7 @@ std::string gap(double seconds, double reference) {
 }
 
 std::string table_row_label(const placement::PolicyDescriptor& d) {
+  if (d.traits.needs_instance) return std::string(d.name) + " (upper estimate)";
   return d.traits.needs_future ? std::string(d.name) + " (oracle)" : d.name;
 }
 

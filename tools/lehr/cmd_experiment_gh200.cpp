@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/rng.hpp"
-#include "placement/policies/sa_window.hpp"
+#include "placement/window_scheme.hpp"
 #include "runtime/replay/replay.hpp"
 #include "tools/lehr/cmd_experiment.hpp"
 #include "tools/lehr/fail.hpp"
