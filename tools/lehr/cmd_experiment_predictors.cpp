@@ -2,6 +2,8 @@
 // lehr experiment predictors: what each predictor knows of the next steps, and what that is worth
 // when placement uses it.
 #include <algorithm>
+#include <functional>
+#include <map>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -28,6 +30,10 @@ using nlohmann::ordered_json;
 constexpr const char* kCommand = "experiment predictors";
 constexpr std::array<const char*, kLayerGroups + 1> kGroupNames{"early", "middle", "late", "all"};
 
+using Masses = runtime::LayerFeed::Masses;
+const std::map<std::string, Masses> kMasses{
+    {"all", Masses::kMeanAndPeak}, {"mean", Masses::kMean}, {"none", Masses::kNone}};
+
 struct Arguments {
   std::vector<std::string> traces;
   std::vector<std::string> predictors;
@@ -37,6 +43,7 @@ struct Arguments {
   std::string weights = "shipped";
   std::uint32_t warmup = 16;
   bool no_replay = false;
+  std::string masses = "all";
   std::string json;
 };
 
@@ -63,14 +70,10 @@ struct Row {
   std::string predictor;
   Trial trial;  ///< budgets are by profile
   std::vector<Replayed> replays;
-  Error failed;
 };
 
-struct TraceWork {
-  std::string name;
-  std::vector<std::unique_ptr<Prepared>> by_profile;
-  std::vector<runtime::StepReport> lru;  ///< by profile and capacity
-};
+/// One trace, prepared for each profile.
+using TraceWork = std::vector<std::unique_ptr<Prepared>>;
 
 std::string short_name(const std::string& path) {
   const std::size_t slash = path.find_last_of('/');
@@ -98,22 +101,14 @@ Status judge(Row& row, const TraceWork& work, const Arguments& a,
              std::span<const predictors::Tensor> weights) {
   TrialOptions options;
   options.budgets.clear();
-  for (const auto& p : work.by_profile)
+  for (const auto& p : work)
     options.budgets.push_back(hidden_miss_budget(p->base.runtime.platform));
   options.warmup = a.warmup;
+  options.masses = kMasses.at(a.masses);
   options.weights = weights;
   LEHR_ASSIGN(auto named, parse_policy(row.predictor));
   options.parameters = named.second;
-  LEHR_ASSIGN(row.trial,
-              try_predictor(*work.by_profile.front()->selections.front(), named.first, options));
-  for (std::size_t p = 0; p < work.by_profile.size(); ++p) {
-    const Prepared& prepared = *work.by_profile[p];
-    for (std::size_t h = 0; h < a.hbm.size() && !a.no_replay; ++h) {
-      Replayed r{a.profiles[p], a.hbm[h], prepared.page_bytes, {}, work.lru[p * a.hbm.size() + h]};
-      LEHR_TRY(replay_with(prepared, a, a.hbm[h], "table", row.predictor, weights, r.warm));
-      row.replays.push_back(r);
-    }
-  }
+  LEHR_ASSIGN(row.trial, try_predictor(*work.front()->selections.front(), named.first, options));
   return {};
 }
 
@@ -186,7 +181,6 @@ void print_trace(const std::string& trace, const std::vector<Row>& rows, const A
   }
   Table table(head);
   for (const Row& row : rows) {
-    if (row.trace != trace) continue;
     const Trial& t = row.trial;
     const auto cell = [&](std::uint32_t k) -> const TrialCell& { return t.cells[k][kLayerGroups]; };
     std::vector<std::string> line{
@@ -244,33 +238,89 @@ void print_mean(const std::vector<Row>& rows, const Arguments& a) {
   fmt::print("{}", table.text());
 }
 
-std::vector<TraceWork> prepare_all(const Arguments& a) {
-  std::vector<TraceWork> out;
-  for (const std::string& trace : a.traces) {
-    TraceWork work{short_name(trace), {}, {}};
-    for (const std::string& profile : a.profiles) {
-      ReplayArguments replay;
-      replay.traces = {trace};
-      replay.profile = profile;
-      replay.select = a.select;
-      replay.warmup = a.warmup;
-      work.by_profile.push_back(take(kCommand, prepare(replay, {})));
-      const auto& recorded = *work.by_profile.back()->traces.front();
-      if (recorded.steps() <= a.warmup + kTrialSteps) {
-        fail(kCommand, invalid(fmt::format("{}: {} steps, expected more than {}", trace,
-                                           recorded.steps(), a.warmup + kTrialSteps)));
-      }
-      for (const std::string& hbm : a.hbm) {
-        work.lru.emplace_back();
-        if (a.no_replay) continue;
-        take(kCommand,
-             replay_with(*work.by_profile.back(), a, hbm, "lru", "table", {}, work.lru.back()));
+Result<std::unique_ptr<Prepared>> prepare_one(const std::string& trace, const std::string& profile,
+                                              const Arguments& a) {
+  ReplayArguments replay;
+  replay.traces = {trace};
+  replay.profile = profile;
+  replay.select = a.select;
+  replay.warmup = a.warmup;
+  LEHR_ASSIGN(auto prepared, prepare(replay, {}));
+  const auto& recorded = *prepared->traces.front();
+  if (recorded.steps() <= a.warmup + kTrialSteps) {
+    return corrupt(fmt::format("{}: {} steps, expected more than {}", trace, recorded.steps(),
+                               a.warmup + kTrialSteps));
+  }
+  return prepared;
+}
+
+/// Everything that is to be done for one trace: small jobs, so that no core waits for another; the
+/// dear predictors stand last in the list and go first.
+class TraceJobs {
+ public:
+  TraceJobs(const Arguments& a, const std::string& trace, const runtime::PredictorWeights& weights)
+      : a_(a), weights_(weights), work_(a.profiles.size()) {
+    std::vector<Status> done(work_.size());
+    parallel(
+        work_.size(),
+        [&](std::size_t p) {
+          auto made = prepare_one(trace, a_.profiles[p], a_);
+          if (made) {
+            work_[p] = std::move(*made);
+          } else {
+            done[p] = made.error();
+          }
+        },
+        [](double) {});
+    for (const Status& s : done) take(kCommand, s);
+    lru_.resize(a_.no_replay ? 0 : work_.size() * a_.hbm.size());
+    for (const std::string& name : a_.predictors) {
+      rows_.push_back({short_name(trace), name, {}, {}});
+      for (std::size_t i = 0; i < lru_.size(); ++i) {
+        const Prepared& prepared = *work_[i / a_.hbm.size()];
+        rows_.back().replays.push_back({a_.profiles[i / a_.hbm.size()],
+                                        a_.hbm[i % a_.hbm.size()],
+                                        prepared.page_bytes,
+                                        {},
+                                        {}});
       }
     }
-    out.push_back(std::move(work));
   }
-  return out;
-}
+
+  std::vector<Row> run(const std::function<void(double)>& progress) {
+    std::vector<std::function<Status()>> jobs;
+    for (auto row = rows_.rbegin(); row != rows_.rend(); ++row) {
+      Row& r = *row;
+      jobs.emplace_back([this, &r] { return judge(r, work_, a_, weights_.tensors()); });
+      for (std::size_t i = 0; i < lru_.size(); ++i)
+        jobs.emplace_back(
+            [this, &r, i] { return replay(i, "table", r.predictor, r.replays[i].warm); });
+    }
+    for (std::size_t i = 0; i < lru_.size(); ++i)
+      jobs.emplace_back([this, i] { return replay(i, "lru", "table", lru_[i]); });
+    std::vector<Status> done(jobs.size());
+    parallel(
+        jobs.size(), [&](std::size_t i) { done[i] = jobs[i](); }, progress);
+    for (const Status& s : done) take(kCommand, s);
+    for (Row& row : rows_) {
+      for (std::size_t i = 0; i < lru_.size(); ++i) row.replays[i].lru = lru_[i];
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  Status replay(std::size_t i, const char* policy, const std::string& predictor,
+                runtime::StepReport& out) const {
+    return replay_with(*work_[i / a_.hbm.size()], a_, a_.hbm[i % a_.hbm.size()], policy, predictor,
+                       weights_.tensors(), out);
+  }
+
+  const Arguments& a_;
+  const runtime::PredictorWeights& weights_;
+  TraceWork work_;                        ///< by profile
+  std::vector<runtime::StepReport> lru_;  ///< by profile and capacity
+  std::vector<Row> rows_;
+};
 
 void run(Arguments a) {
   if (a.warmup < kTrialSteps)
@@ -296,25 +346,15 @@ void run(Arguments a) {
                       {"weights", a.weights},
                       {"weights_trained_on", std::string(weights.note("trained_on"))},
                       {"weights_command", std::string(weights.note("command"))}};
-  for (const std::string& trace : a.traces) {
-    Arguments one = a;
-    one.traces = {trace};
-    const auto work = prepare_all(one);
-    const std::size_t first = rows.size();
-    for (const std::string& name : a.predictors) rows.push_back({work[0].name, name, {}, {}, {}});
-    std::vector<Status> done(a.predictors.size());
-    parallel(
-        a.predictors.size(),
-        [&](std::size_t i) { done[i] = judge(rows[first + i], work[0], a, weights.tensors()); },
-        [&](double part) {
-          bar.show((static_cast<double>(first) / static_cast<double>(a.predictors.size()) + part) /
-                   static_cast<double>(a.traces.size()));
-        });
-    for (const Status& s : done) take(kCommand, s);
+  for (std::size_t t = 0; t < a.traces.size(); ++t) {
+    auto found = TraceJobs(a, a.traces[t], weights).run([&](double part) {
+      bar.show((static_cast<double>(t) + part) / static_cast<double>(a.traces.size()));
+    });
     if (a.json != "-") {
-      print_trace(work[0].name, rows, a);
+      print_trace(found.front().trace, found, a);
       std::fflush(stdout);
     }
+    std::move(found.begin(), found.end(), std::back_inserter(rows));
   }
   if (a.json != "-") {
     if (a.traces.size() > 1) print_mean(rows, a);
@@ -347,6 +387,10 @@ void add_predictors(CLI::App& experiments) {
   command.add_option("--weights", a->weights, "Trained weights: \"shipped\" or a file");
   command.add_option("--warmup", a->warmup, "Steps left out of the figures");
   command.add_flag("--no-replay", a->no_replay, "Leave out step times");
+  command
+      .add_option("--masses", a->masses,
+                  "What of the masses predictors are shown (step times: all): all, mean or none")
+      ->check(CLI::IsMember(kMasses));
   command.add_option("--json", a->json,
                      "Write the report as JSON to this file (- for standard output)");
   command.callback([a] { run(*a); });

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <ctime>
 
-#include "runtime/replay/layer_feed.hpp"
 #include "runtime/replay/number_pages.hpp"
 
 namespace lehr::tools {
@@ -68,7 +67,7 @@ class Player {
  public:
   Player(const runtime::TraceSelection& selection, const TrialOptions& options,
          predictors::Predictor& predictor)
-      : feed_(selection),
+      : feed_(selection, options.masses),
         options_(options),
         predictor_(predictor),
         numbers_(runtime::number_pages(selection.trace())) {

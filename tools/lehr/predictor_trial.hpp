@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "predictors/predictor.hpp"
-#include "runtime/replay/workload.hpp"
+#include "runtime/replay/layer_feed.hpp"
 
 namespace lehr::tools {
 
@@ -56,6 +56,7 @@ struct Trial {
 struct TrialOptions {
   std::vector<double> budgets{0.012};  ///< hidden-miss budgets, as shares of the pages a step reads
   std::uint32_t warmup = 16;
+  runtime::LayerFeed::Masses masses = runtime::LayerFeed::Masses::kMeanAndPeak;
   Parameters parameters;
   std::span<const predictors::Tensor> weights;
 };

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predictors that are wrong, on a recorded trace and in the whole step loop.
+#include <limits>
+
+#include <catch2/catch.hpp>
+
+#include "runtime/config/profile.hpp"
+#include "runtime/machines/sim.hpp"
+#include "runtime/predictor_weights.hpp"
+#include "runtime/replay/replay.hpp"
+#include "tests/support/spoilt_predictor.hpp"
+
+namespace lehr::runtime {
+namespace {
+
+/// A cut of a recorded trace on a shipped profile, with HBM for a tenth of the pages.
+class Recorded {
+ public:
+  Recorded() : trace_(open()), selection_(trace_, *SelectionRule::parse("mass:0.95")) {
+    workload_.sequences = {{&selection_, 0}};
+    auto platform = config::load_profile("gh200");
+    REQUIRE(platform);
+    options_.runtime.platform = std::move(*platform);
+    auto& pages = options_.runtime.tier_pages;
+    pages.assign(options_.runtime.platform.tiers.size(), 1U << 20);
+    pages[kHbm] = static_cast<std::uint32_t>(workload_.total_pages() / 10);
+    options_.max_steps = 64;
+  }
+
+  StepReport play(const char* policy, std::shared_ptr<predictors::Predictor> own = nullptr,
+                  const predictors::WatchOptions& watch = {},
+                  std::span<const predictors::Tensor> weights = {}) const {
+    ReplayOptions options = options_;
+    options.runtime.policy = policy;
+    options.runtime.own_predictor = std::move(own);
+    options.runtime.watch = watch;
+    options.runtime.predictor_weights = weights;
+    const auto result = replay(workload_, options, make_sim_machine());
+    REQUIRE(result);
+    return result->warm;
+  }
+
+  StepReport play_spoilt(const std::string& form,
+                         const predictors::WatchOptions& watch = {}) const {
+    return play("table", std::make_shared<test::SpoiltPredictor>(test::poison(form)), watch);
+  }
+
+ private:
+  static formats::AttentionTrace open() {
+    auto opened = formats::AttentionTrace::open(LEHR_DATA_DIR "/longdoc-cut.safetensors.zst");
+    REQUIRE(opened);
+    return std::move(*opened);
+  }
+
+  formats::AttentionTrace trace_;
+  TraceSelection selection_;
+  Workload workload_;
+  ReplayOptions options_;
+};
+
+TEST_CASE(
+    "on a recorded trace poisoned and constant predictors cost a hundredth over lru at most") {
+  const Recorded recorded;
+  const StepReport lru = recorded.play("lru");
+  for (const std::string& form : test::poisons()) {
+    CAPTURE(form);
+    const StepReport run = recorded.play_spoilt(form);
+    CHECK(run.total <= 1.01 * lru.total);
+    CHECK(static_cast<double>(run.misses) <= 1.01 * static_cast<double>(lru.misses));
+  }
+}
+
+TEST_CASE(
+    "control: without the watch a poisoned predictor is worse than lru, an honest one better") {
+  const Recorded recorded;
+  const StepReport lru = recorded.play("lru");
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const predictors::WatchOptions blind{.error_limit = kNever, .pause_steps = 0, .worse = kNever};
+  CHECK(recorded.play_spoilt("inverted", blind).total > 1.01 * lru.total);
+  CHECK(recorded.play("table").total < 0.99 * lru.total);
+}
+
+TEST_CASE("weights that say the opposite of what was learnt cost a hundredth over lru at most") {
+  const Recorded recorded;
+  const StepReport lru = recorded.play("lru");
+  const auto shipped = PredictorWeights::shipped().tensors();
+  std::vector<std::vector<float>> values;
+  std::vector<predictors::Tensor> turned;
+  for (const auto& t : shipped) {
+    const bool last = t.name == "net.w2" || t.name == "net.b2";
+    auto& v = values.emplace_back(t.values.begin(), t.values.end());
+    for (float& x : v) x = last ? -x : x;
+    turned.push_back({t.name, t.shape, v});
+  }
+  CHECK(recorded.play("table", nullptr, {}, turned).total <= 1.01 * lru.total);
+  CHECK(recorded.play("table", nullptr, {}, shipped).total < 0.99 * lru.total);
+}
+
+}  // namespace
+}  // namespace lehr::runtime
