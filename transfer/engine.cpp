@@ -14,6 +14,7 @@ namespace {
 /// Upper limit of one sleep: a lost wake-up, or a clock that only polling looks at, costs this
 /// much.
 constexpr std::int64_t kSliceNs = 1'000'000;
+constexpr std::size_t kAdmitted = 1024;  ///< moves of one call that are taken before some start
 
 }  // namespace
 
@@ -109,6 +110,8 @@ Ticket TransferEngine::submit(std::span<const PageMove> moves, std::span<Submiss
   }
   bool broken = false;
   for (std::size_t i = 0; i < moves.size() && !broken; ++i) {
+    // The first of many are on their way while the rest is still being taken.
+    if (!atomic && i != 0 && i % kAdmitted == 0) core_->pump(lock);
     out[i] = {};
     auto job = core_->admit(moves[i], ticket, out[i].slot);
     if (job) {

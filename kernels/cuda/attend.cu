@@ -5,7 +5,6 @@
 #include <string>
 
 #include "kernels/attend.hpp"
-#include "kernels/cuda/detail/attend_plan.hpp"
 #include "kernels/cuda/detail/attend_variants.hpp"
 #include "kernels/cuda/detail/launch.hpp"
 
@@ -53,19 +52,18 @@ std::uint32_t warps_of_row_block(const StepShape& shape, std::uint32_t row_tiles
 }
 
 struct Layout {
-  std::size_t pairs, values, grid_words, total;
+  std::size_t pairs, values, total;
 };
 
-/// Scratch: tickets first, then partial results and the words of a grid barrier. Segments are cut
-/// where a group or a piece begins, so there are no more than both together.
+/// Scratch: tickets first, then partial results. Segments are cut where a group or a piece begins,
+/// so there are no more than both together.
 Layout scratch(const StepShape& shape) {
   const std::size_t slots = shape.groups() + kMaxCtas;
   const auto aligned = [](std::size_t x) { return (x + 127) / 128 * 128; };
   Layout l{};
   l.pairs = aligned(shape.groups() * 4);
   l.values = l.pairs + aligned(slots * shape.rows() * sizeof(SoftmaxPair));
-  l.grid_words = l.values + aligned(slots * shape.rows() * shape.head_dim * 4);
-  l.total = l.grid_words + 128;
+  l.total = l.values + aligned(slots * shape.rows() * shape.head_dim * 4);
   return l;
 }
 
@@ -82,31 +80,30 @@ std::uint32_t shared_room(const cuda::DeviceFacts& device, const AttendTuning& t
 }
 
 /// Fills what the caller left open: one CTA a SM and the ring that measured best.
-Result<AttendTuning> complete(const AttendTuning& given, const StepShape& shape,
-                              std::uint32_t row_tiles, std::uint32_t tile_bytes,
+Result<AttendTuning> complete(const AttendTuning& given, const StepShape& shape, const Variant& v,
                               const cuda::DeviceFacts& device) {
   AttendTuning t = given;
   LEHR_TRY(check_tuning(t));
   if (t.ctas_per_sm == 0) t.ctas_per_sm = 1;
-  const std::uint32_t fixed = cuda::ring_offset(shape.head_dim, row_tiles, shape.rows());
+  const std::uint32_t fixed = cuda::ring_offset(shape.head_dim, v.row_tiles, shape.rows());
   const std::uint32_t room = shared_room(device, t);
   const std::uint32_t most =
-      room > fixed ? std::min((room - fixed) / tile_bytes, cuda::kMaxStages) : 0;
+      room > fixed ? std::min((room - fixed) / v.tile_bytes, cuda::kMaxStages) : 0;
   // Consumers hold a tile each while they work on it, so small tiles want more of them than bytes
   // under way would ask for. The rest serves pages that cross a link.
-  if (t.stages == 0) t.stages = std::min(most, std::max(2U, kBytesInFlight / tile_bytes));
+  if (t.stages == 0) t.stages = std::min(most, std::max(2U, kBytesInFlight / v.tile_bytes));
   if (most < 2 || t.stages > most || t.stages == 1) {
     return unsupported(
-        "attend: " + std::to_string(t.stages) + " stages of " + std::to_string(tile_bytes) +
+        "attend: " + std::to_string(t.stages) + " stages of " + std::to_string(v.tile_bytes) +
         " bytes; at least 2 are needed, shared memory holds " + std::to_string(most));
   }
   return t;
 }
 
 /// Slots for blocks that cross a link, in what the ring leaves of shared memory: whole pages.
-std::uint32_t host_slots(const StepShape& shape, std::uint32_t tile_bytes, std::uint32_t room,
+std::uint32_t host_slots(const StepShape& shape, const Variant& v, std::uint32_t room,
                          std::uint32_t used) {
-  const std::uint32_t block = tile_bytes / cuda::kTileBlocks;
+  const std::uint32_t block = v.tile_bytes / cuda::kTileBlocks;
   const std::uint32_t fit = room > used ? std::min((room - used) / block, cuda::kMaxHostSlots) : 0;
   // Each producer has its own, for whole pages.
   const std::uint32_t unit = cuda::kProducerWarps * shape.page_tokens / cuda::kBlockTokens;
@@ -120,26 +117,26 @@ Result<std::size_t> attend_workspace_bytes(const StepShape& shape) {
   return scratch(shape).total;
 }
 
-Result<cuda::AttendPlan> cuda::plan_attend(const StepShape& shape, const AttendParams& params,
-                                           const AttendTuning& tuning, void* workspace,
-                                           std::size_t workspace_bytes, const DeviceFacts& device,
-                                           std::uint32_t row_tiles, std::uint32_t tile_bytes) {
-  LEHR_ASSIGN(const AttendTuning t, complete(tuning, shape, row_tiles, tile_bytes, device));
+Status attend_cuda(const StepShape& shape, const AttendParams& params, const AttendTuning& tuning,
+                   void* workspace, std::size_t workspace_bytes, void* stream) {
+  LEHR_TRY(check_attend(shape, params));
+  if (shape.sequences == 0) return {};
+  LEHR_ASSIGN(const Variant* v, choose(shape, params));
+  LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
+  LEHR_ASSIGN(const AttendTuning t, complete(tuning, shape, *v, device));
   LEHR_TRY(check_pointer(workspace, 128, "workspace"));
   const Layout l = scratch(shape);
   if (workspace_bytes < l.total) {
     return invalid("workspace of " + std::to_string(workspace_bytes) + " bytes; " +
                    std::to_string(l.total) + " are needed");
   }
-  AttendPlan plan{};
-  plan.ctas = device.sms * t.ctas_per_sm;
-  if (plan.ctas > kMaxCtas) return unsupported("a device with room for more than 1024 CTAs");
-  plan.threads = attend_threads(row_tiles);
-  plan.programmatic = t.programmatic;
+  const std::uint32_t ctas = device.sms * t.ctas_per_sm;
+  if (ctas > kMaxCtas) return unsupported("a device with room for more than 1024 CTAs");
+  const auto s = static_cast<cudaStream_t>(stream);
+  LEHR_TRY(cuda::check_stream(s, device));
 
   auto* base = static_cast<unsigned char*>(workspace);
-  plan.grid_words = reinterpret_cast<std::uint32_t*>(base + l.grid_words);
-  AttendArgs& args = plan.args;
+  AttendArgs args{};
   args.shape = shape;
   args.p = params;
   args.tickets = reinterpret_cast<std::uint32_t*>(base);
@@ -148,33 +145,21 @@ Result<cuda::AttendPlan> cuda::plan_attend(const StepShape& shape, const AttendP
   args.rows = shape.rows();
   args.groups = static_cast<std::uint32_t>(shape.groups());
   args.page_shift = static_cast<std::uint32_t>(std::countr_zero(shape.page_tokens));
-  args.stages = Divisor::of(t.stages);
-  const std::uint32_t ring = ring_offset(shape.head_dim, row_tiles, shape.rows());
-  const std::uint32_t in_ring = ring + t.stages * tile_bytes;
-  args.host_slots = host_slots(shape, tile_bytes, shared_room(device, t), in_ring);
-  args.ratio = Divisor::of(shape.ratio());
-  args.kv_heads = Divisor::of(shape.kv_heads);
-  args.warps_of_row_block = warps_of_row_block(shape, row_tiles);
-  plan.shared = in_ring + args.host_slots * tile_bytes / kTileBlocks;
-  return plan;
-}
+  args.stages = cuda::Divisor::of(t.stages);
+  const std::uint32_t ring = cuda::ring_offset(shape.head_dim, v->row_tiles, shape.rows());
+  const std::uint32_t in_ring = ring + t.stages * v->tile_bytes;
+  const std::uint32_t slots = host_slots(shape, *v, shared_room(device, t), in_ring);
+  args.host_slots = slots;
+  args.ratio = cuda::Divisor::of(shape.ratio());
+  args.kv_heads = cuda::Divisor::of(shape.kv_heads);
+  args.warps_of_row_block = warps_of_row_block(shape, v->row_tiles);
 
-Status attend_cuda(const StepShape& shape, const AttendParams& params, const AttendTuning& tuning,
-                   void* workspace, std::size_t workspace_bytes, void* stream) {
-  LEHR_TRY(check_attend(shape, params));
-  if (shape.sequences == 0) return {};
-  LEHR_ASSIGN(const Variant* v, choose(shape, params));
-  LEHR_ASSIGN(const cuda::DeviceFacts device, cuda::current_device());
-  LEHR_ASSIGN(const cuda::AttendPlan plan,
-              cuda::plan_attend(shape, params, tuning, workspace, workspace_bytes, device,
-                                v->row_tiles, v->tile_bytes));
-  const auto s = static_cast<cudaStream_t>(stream);
-  LEHR_TRY(cuda::check_stream(s, device));
+  const std::uint32_t shared = in_ring + slots * v->tile_bytes / cuda::kTileBlocks;
   LEHR_CUDA_TRY(cudaFuncSetAttribute(reinterpret_cast<const void*>(v->kernel),
                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(plan.shared)));
-  return cuda::launch(v->kernel, dim3(plan.ctas), dim3(plan.threads), plan.shared, s,
-                      plan.programmatic, plan.args);
+                                     static_cast<int>(shared)));
+  return cuda::launch(v->kernel, dim3(ctas), dim3(cuda::attend_threads(v->row_tiles)), shared, s,
+                      t.programmatic, args);
 }
 
 }  // namespace lehr::kernels

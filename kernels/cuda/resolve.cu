@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/base/ids.hpp"
 #include "kernels/cuda/detail/async.cuh"
 #include "kernels/cuda/detail/launch.hpp"
-#include "kernels/cuda/detail/resolve_page.cuh"
 #include "kernels/cuda/detail/values.cuh"
 #include "kernels/resolve.hpp"
 
@@ -10,12 +10,37 @@ namespace {
 
 constexpr std::uint32_t kThreads = 256;
 
+/// The next free slot, or kNoSlot: never takes what the host has not put out.
+__device__ SlotId take_slot(const ResolveParams& p) {
+  const std::uint32_t available =
+      *reinterpret_cast<const volatile std::uint32_t*>(p.free_available);
+  std::uint32_t taken = *reinterpret_cast<volatile std::uint32_t*>(&p.counters->taken);
+  while (static_cast<std::int32_t>(available - taken) > 0) {
+    const std::uint32_t seen = atomicCAS(&p.counters->taken, taken, taken + 1);
+    if (seen == taken) return p.free_slots[taken % p.free_capacity];
+    taken = seen;
+  }
+  return kNoSlot;
+}
+
 __global__ void resolve_kernel(StepShape shape, ResolveParams p) {
   cuda::wait_for_previous_kernel();
   cuda::allow_next_kernel();
   cuda::ListItem item;
   if (!cuda::list_item(shape, p, item)) return;
-  cuda::resolve_page(shape, p, item.group, item.page);
+  const std::size_t at = std::size_t{item.group} * shape.max_pages + item.page;
+  const PageEntry entry = p.table[at];
+  std::uint64_t install = 0;
+  if (entry == kAbsentPage || entry_over_link(entry)) {
+    SlotId slot = kNoSlot;
+    if (entry != kAbsentPage && p.installs != nullptr && p.free_capacity > 0) slot = take_slot(p);
+    if (slot != kNoSlot) install = p.pool + std::uint64_t{slot} * p.slot_pitch;
+    if (entry == kAbsentPage) atomicAdd(&p.counters->absent, 1U);
+    const std::uint32_t index = atomicAdd(&p.counters->misses, 1U);
+    if (index < p.miss_capacity)
+      p.misses[index] = {item.group, item.page, slot, entry == kAbsentPage ? 1U : 0U};
+  }
+  if (p.installs != nullptr) p.installs[at] = install;
 }
 
 __global__ void block_table_kernel(StepShape shape, const PageEntry* table,

@@ -10,13 +10,14 @@
 #include "kernels/feedback.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/resolve.hpp"
-#include "kernels/sparse_step.hpp"
+#include "kernels/score_select.hpp"
 #include "tools/gpu/bench.hpp"
 
 using namespace lehr;
 using namespace lehr::gpu;
 using namespace lehr::kernels;
 using lehr::kernels::test::DeviceArray;
+using lehr::kernels::test::Workspace;
 
 namespace {
 
@@ -195,7 +196,7 @@ std::string described(const AttendTuning& t) {
 }
 
 Spread time_attend(const Layer& l, const AttendTuning& t, bool with_pairs, const Choices* choices) {
-  test::Workspace w(l.shape);
+  Workspace w(l.shape);
   const auto call = [&](cudaStream_t stream) {
     for (int i = 0; i < (choices != nullptr ? 6 : 4); ++i) {
       AttendParams p = l.params(with_pairs);
@@ -367,7 +368,7 @@ struct Step {
     r.miss_capacity = 65536;
     return r;
   }
-  void attend(cudaStream_t s, const AttendTuning& t, test::Workspace& w) {
+  void attend(cudaStream_t s, const AttendTuning& t, Workspace& w) {
     AttendParams p = l.params(true);
     p.selection = list.get();
     p.counts = counts.get();
@@ -386,20 +387,6 @@ struct Step {
     f.step = step.get();
     f.heat = heat.get();
     return f;
-  }
-  /// All parts as one launch.
-  void together(cudaStream_t s, test::Workspace& w, bool with_resolve) {
-    SparseStep step;
-    step.score = score;
-    step.score.scores = nullptr;
-    step.select = select;
-    if (with_resolve) step.resolve = resolve_params();
-    step.attend = l.params(true);
-    step.attend.selection = list.get();
-    step.attend.counts = counts.get();
-    step.attend.selection_pitch = l.pages;
-    step.feedback = feedback_params();
-    must(sparse_step_cuda(l.shape, step, {}, w.memory.get(), w.memory.size(), s), "one launch");
   }
 };
 
@@ -428,7 +415,7 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
   const std::pair<const char*, AttendTuning> tunings[] = {{"programmatic launches", {0, 1, true}},
                                                           {"plain attend", {0, 1}}};
   for (const auto& [variant, t] : tunings) {
-    test::Workspace w(l.shape);
+    Workspace w(l.shape);
     part("attend in step", variant, kv, [&](cudaStream_t s) { st.attend(s, t, w); });
     part("score to attend", variant, kv + box_bytes, [&](cudaStream_t s) {
       st.score_and_select(s);
@@ -446,11 +433,6 @@ void step_of(std::uint32_t sequences, std::uint32_t context, float ratio) {
       st.feedback(s);
     });
   }
-  test::Workspace w(l.shape);
-  part("step without resolve", "one launch", kv + box_bytes,
-       [&](cudaStream_t s) { st.together(s, w, false); });
-  part("whole step", "one launch", kv + box_bytes,
-       [&](cudaStream_t s) { st.together(s, w, true); });
 }
 
 /// Boxes only, for contexts whose KV would not fit.
@@ -550,7 +532,7 @@ void l2_window() {
   int most = 0;
   must(cudaDeviceGetAttribute(&most, cudaDevAttrMaxPersistingL2CacheSize, 0), "attribute");
   const std::size_t box_bytes = l.entries.size() * 4 * kDim;
-  test::Workspace w(l.shape);
+  Workspace w(l.shape);
   for (const bool window : {false, true, false, true}) {
     must(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize,
                             window ? static_cast<std::size_t>(most) : 0),
@@ -576,6 +558,7 @@ void l2_window() {
                  s.high, kv + static_cast<double>(box_bytes), ceilings.hbm});
   }
   must(cudaCtxResetPersistingL2Cache(), "reset");
+  must(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0), "limit");  // others want all of L2
 }
 
 void steps() {

@@ -10,7 +10,7 @@ namespace lehr::transfer {
 namespace {
 
 constexpr std::size_t kBatch = 64;         ///< completions taken, and jobs whose contents are read
-constexpr std::size_t kLargeBatch = 4096;  ///< jobs given to a mover at once
+constexpr std::size_t kLargeBatch = 1024;  ///< jobs given to a mover at once
 
 std::size_t space_index(const Store& store) { return static_cast<std::size_t>(store.space()); }
 std::size_t reason_index(Reason reason) {
@@ -383,7 +383,8 @@ void Core::stop_waiting(std::uint32_t index) {
 
 void Core::pump(Lock& lock) {
   bool moved = true;
-  std::vector<Completion> arrived;
+  // Other threads may pump while this one reads contents: each has room of its own, used again.
+  std::vector<Completion> arrived = std::exchange(spare_arrived, {});
   while (moved) {
     arrived.clear();
     collect_completions(arrived);
@@ -394,6 +395,7 @@ void Core::pump(Lock& lock) {
     moved |= advance_waiting();
     moved |= start_all(lock);
   }
+  spare_arrived = std::move(arrived);
 }
 
 void Core::collect_completions(std::vector<Completion>& arrived) {
@@ -442,11 +444,11 @@ bool Core::advance_waiting() {
   return any;
 }
 
-std::vector<Scheduler::Item> Core::pick(LinkId link, bool& any) {
+void Core::pick(LinkId link, std::vector<Scheduler::Item>& items, bool& any) {
   const LinkConfig& c = links[link].config;
   const bool read_first = tiers[c.to].file != nullptr && tiers[c.from].file == nullptr;
   const std::size_t most = read_first ? kBatch : kLargeBatch;
-  std::vector<Scheduler::Item> items;
+  items.clear();
   while (items.size() < most) {
     const auto item = scheduler->next(link, clock->now_ns());
     if (!item) break;
@@ -460,7 +462,6 @@ std::vector<Scheduler::Item> Core::pick(LinkId link, bool& any) {
     jobs[index].phase = Phase::kStarting;
     items.push_back(*item);
   }
-  return items;
 }
 
 /// Checksums of what goes to a file, where the host sees it. Its lease keeps it as it is.
@@ -498,13 +499,14 @@ std::size_t Core::choose(const Link& link, std::span<const Job> batch) const {
 
 bool Core::start_queued(LinkId link, Lock& lock) {
   bool any = false;
+  Starting room = std::exchange(spare_starting, {});
+  auto& [items, batch] = room;
   for (;;) {
-    const std::vector<Scheduler::Item> items = pick(link, any);
-    if (items.empty()) return any;
+    pick(link, items, any);
+    if (items.empty()) break;
     sum_sources(items, lock);
     const bool check = injector.plan().guards(Guard::kChecksum);
-    std::vector<Job> batch;
-    batch.reserve(items.size());
+    batch.clear();
     for (const Scheduler::Item& item : items) {
       const auto index = static_cast<std::uint32_t>(item.id);
       const Active& active = jobs[index];
@@ -526,8 +528,10 @@ bool Core::start_queued(LinkId link, Lock& lock) {
       jobs[items[i].id].way = static_cast<std::uint32_t>(way);
     }
     any |= taken != 0;
-    if (taken < items.size()) return any;
+    if (taken < items.size()) break;
   }
+  spare_starting = std::move(room);
+  return any;
 }
 
 /// The last look before bytes move: is the source what the move says, and what will the file hold?

@@ -102,6 +102,13 @@ class TransferEngine::Core {
   EngineStats totals;
 
  private:
+  struct Starting {
+    std::vector<Scheduler::Item> items;
+    std::vector<Job> batch;
+  };
+  std::vector<Completion> spare_arrived;  ///< room of the last pump, for the next
+  Starting spare_starting;
+
   Active* find(JobId id);
   JobId id_of(std::uint32_t index) const;
   void make_ready(std::uint32_t index);
@@ -112,7 +119,7 @@ class TransferEngine::Core {
   bool start_all(Lock& lock);
   bool start_queued(LinkId link, Lock& lock);
   /// Takes jobs of a link that may start now, as many as one submission to a mover should have.
-  std::vector<Scheduler::Item> pick(LinkId link, bool& any);
+  void pick(LinkId link, std::vector<Scheduler::Item>& items, bool& any);
   void sum_sources(std::span<const Scheduler::Item> items, Lock& lock);
   std::size_t choose(const Link& link, std::span<const Job> batch) const;
   bool verified_here(const Active& job) const;

@@ -85,8 +85,7 @@ kernels::PageLayout layout_of(const DeviceMoverConfig& config, Bytes page_bytes)
   return plain;
 }
 
-Status ring(const DeviceMoverConfig& config, const Lane& lane, double share, Turn turn,
-            Batch& batch) {
+Status ring(const DeviceMoverConfig& config, const Lane& lane, double share, Batch& batch) {
   const Range range("lehr move: ring");
   auto* pairs = static_cast<kernels::PagePair*>(batch.pairs.get());
   for (const Job& job : batch.jobs) {
@@ -94,13 +93,10 @@ Status ring(const DeviceMoverConfig& config, const Lane& lane, double share, Tur
   }
   kernels::MoveRing shape = config.ring;
   shape.ctas = ctas_of(lane, share);
-  if (turn.half) shape.ctas = (shape.ctas + 1) / 2;
-  const cudaStream_t stream = turn.side ? lane.side.get() : lane.main.get();
-  LEHR_TRY(kernels::move_pages_cuda({static_cast<const kernels::PagePair*>(batch.pairs.get()),
-                                     static_cast<std::uint32_t>(batch.jobs.size())},
-                                    layout_of(config, batch.jobs.front().bytes), shape, stream));
-  LEHR_CUDA_TRY(cudaEventRecord(batch.done.get(), stream));
-  return {};
+  return kernels::move_pages_cuda({static_cast<const kernels::PagePair*>(batch.pairs.get()),
+                                   static_cast<std::uint32_t>(batch.jobs.size())},
+                                  layout_of(config, batch.jobs.front().bytes), shape,
+                                  lane.main.get());
 }
 
 /// Pages that lie scattered on the device and together on the far side: one half is a kernel that
@@ -170,8 +166,7 @@ std::vector<Run> merge_runs(const DeviceMoverConfig& config, std::span<Job> jobs
   return runs;
 }
 
-Status enqueue(const DeviceMoverConfig& config, const Lane& lane, double share, Turn turn,
-               Batch& batch) {
+Status enqueue(const DeviceMoverConfig& config, const Lane& lane, double share, Batch& batch) {
   const bool fits = ring_fits(config, batch.jobs);
   if (!fits && config.layout.piece_bytes != 0) {
     return invalid("a page that does not fit the mover's layout", Reason::kLayoutMismatch);
@@ -179,8 +174,9 @@ Status enqueue(const DeviceMoverConfig& config, const Lane& lane, double share, 
   const bool staging_holds_it = batch.jobs.size() * batch.jobs.front().bytes <= config.batch_bytes;
   if (config.copy == DeviceCopy::kStaged && fits && staging_holds_it)
     return staged(config, lane, share, batch);
-  if (config.copy == DeviceCopy::kRing && fits) return ring(config, lane, share, turn, batch);
-  if (config.copy == DeviceCopy::kBatch) {
+  if (config.copy == DeviceCopy::kRing && fits) {
+    LEHR_TRY(ring(config, lane, share, batch));
+  } else if (config.copy == DeviceCopy::kBatch) {
     LEHR_TRY(driver_batch(lane, batch));
   } else {
     LEHR_TRY(copy_engine(config, lane, batch));

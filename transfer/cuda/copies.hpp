@@ -20,23 +20,15 @@ struct Batch {
   std::uint32_t capacity = 0;  ///< of `pairs`
 };
 
-/// The two streams of a lane. Rings take them in turn; for all else `main` orders everything, and
-/// `side` runs the kernel half of staged copies beside it.
+/// The two streams of a lane: `main` orders everything; `side` runs the kernel half of staged
+/// copies beside it.
 struct Lane {
   Stream main, side;
   std::uint32_t ctas = 0;
 };
 
-/// How a ring's launch shares its lane: with half of the CTAs, so that the launch on the other
-/// stream goes on while this one starts and ends.
-struct Turn {
-  bool half = false;
-  bool side = false;
-};
-
 /// Enqueues a batch's copies; `done` is recorded behind the last of them. `share`: of the CTAs.
-Status enqueue(const DeviceMoverConfig& config, const Lane& lane, double share, Turn turn,
-               Batch& batch);
+Status enqueue(const DeviceMoverConfig& config, const Lane& lane, double share, Batch& batch);
 
 /// Neighbours that are moved as one: both ends continue, and no seam lies between.
 struct Run {

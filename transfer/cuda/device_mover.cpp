@@ -180,9 +180,7 @@ class DeviceMover final : public Mover {
     if (queue_.pop_alike(config_.batch_bytes, batch.capacity, batch.jobs) == 0) return false;
     spare_[u].pop_back();
     const double allowed = urgency == Urgency::kUrgent ? 1.0 : share();
-    // Two launches at once where there is work for two: the link does not idle at their seams.
-    const cuda::Turn turn{!flying_[u].empty() || queue_.waiting() != 0, turns_[u]++ % 2 != 0};
-    const Status launched = cuda::enqueue(config_, lanes_[u], allowed, turn, batch);
+    const Status launched = cuda::enqueue(config_, lanes_[u], allowed, batch);
     if (!launched) {
       // Part of it may be on its way: no slot is given back before that has ended.
       (void)cudaStreamSynchronize(lanes_[u].main.get());
@@ -228,7 +226,6 @@ class DeviceMover final : public Mover {
   std::vector<std::unique_ptr<Batch>> batches_;
   std::vector<Batch*> spare_[kUrgencies];
   std::vector<Batch*> flying_[kUrgencies];  ///< in order of launch
-  std::uint32_t turns_[kUrgencies] = {};
   std::uint64_t polls_ = 0;
   bool stopping_ = false;
   std::vector<std::jthread> threads_;

@@ -24,11 +24,6 @@ __device__ __forceinline__ void barrier_init(std::uint32_t barrier, std::uint32_
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-/// Its memory may be used for something else, another barrier too. One thread, when nobody waits.
-__device__ __forceinline__ void barrier_end(std::uint32_t barrier) {
-  asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
-
 __device__ __forceinline__ void barrier_init_fence() {
 #if LEHR_BULK_COPY
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -179,35 +174,6 @@ __device__ __forceinline__ std::uint32_t take_ticket(std::uint32_t* counter) {
                : "l"(counter)
                : "memory");
   return before;
-}
-
-/// What ordinary accesses did to shared memory comes before what bulk copies write there next. Each
-/// thread that made any, before a barrier with the one that starts the copies.
-__device__ __forceinline__ void shared_before_bulk() {
-#if LEHR_BULK_COPY
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-/// All CTAs of a cooperative launch have come here, and see what the others wrote. `words` are two
-/// of memory that are zero before the first use: how many have come, and how often all had.
-__device__ __forceinline__ void grid_barrier(std::uint32_t* words) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    std::uint32_t round = 0;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(round) : "l"(words + 1) : "memory");
-    if (take_ticket(words) == gridDim.x - 1) {
-      *words = 0;
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(words + 1), "r"(round + 1)
-                   : "memory");
-    } else {
-      std::uint32_t now = round;
-      while (now == round) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(words + 1) : "memory");
-      }
-    }
-  }
-  __syncthreads();
 }
 
 /// Programmatic launch: wait for the kernel before; let the kernel after be scheduled.

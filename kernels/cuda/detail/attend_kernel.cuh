@@ -11,9 +11,15 @@
 /// tiles, and a merger warp that adds up what they leave of a segment. See kernels/README.md.
 namespace lehr::kernels::cuda {
 
-/// All threads of a CTA whose barriers are made.
-template <class F>
-__device__ __forceinline__ void attend_roles(const F& f) {
+template <class T, std::uint32_t kDim, std::uint32_t kRowTiles, PageForms kForms>
+__global__ void __launch_bounds__(attend_threads(kRowTiles), 1)
+    attend_kernel(const __grid_constant__ AttendArgs args) {
+  extern __shared__ __align__(128) unsigned char attend_shared[];
+  using F = Frame<T, kDim, kRowTiles, kForms>;
+  const F f(args, attend_shared);
+  f.init_barriers();
+  wait_for_previous_kernel();
+  allow_next_kernel();
   const Scheduler<F> scheduler{f};
   const WorkCut cut = WorkCut::of(scheduler.scan_groups(), gridDim.x);
   constexpr std::uint32_t kConsumers = F::kConsumerWarps;
@@ -26,17 +32,6 @@ __device__ __forceinline__ void attend_roles(const F& f) {
   } else {
     Merger<F>{f}.run();
   }
-}
-
-template <class T, std::uint32_t kDim, std::uint32_t kRowTiles, PageForms kForms>
-__global__ void __launch_bounds__(attend_threads(kRowTiles), 1)
-    attend_kernel(const __grid_constant__ AttendArgs args) {
-  extern __shared__ __align__(128) unsigned char attend_shared[];
-  const Frame<T, kDim, kRowTiles, kForms> f(args, attend_shared);
-  f.init_barriers();
-  wait_for_previous_kernel();
-  allow_next_kernel();
-  attend_roles(f);
 }
 
 }  // namespace lehr::kernels::cuda

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/detail/async.cuh"
 #include "kernels/cuda/detail/attend_work.cuh"
-#include "kernels/feedback.hpp"
 
 /// Shared memory of the attend kernel, and what its warps tell each other through it.
 ///
@@ -162,17 +161,14 @@ struct Frame {
   using Parts = BlockParts<kDim_, kForms_>;
 
   const AttendArgs& a;
-  const FeedbackParams* feedback;  ///< what follows a group's sum, or null
   unsigned char* smem;
   Control& control;
   float* flush;
   std::uint32_t ring;  ///< offset in shared memory
   std::uint32_t lane, warp;
 
-  __device__ Frame(const AttendArgs& args, unsigned char* memory,
-                   const FeedbackParams* after = nullptr)
+  __device__ Frame(const AttendArgs& args, unsigned char* memory)
       : a(args),
-        feedback(after),
         smem(memory),
         control(*reinterpret_cast<Control*>(memory)),
         flush(reinterpret_cast<float*>(memory + kControlBytes)),

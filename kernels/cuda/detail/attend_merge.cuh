@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/cuda/detail/attend_layout.cuh"
-#include "kernels/cuda/detail/heat.cuh"
 #include "kernels/cuda/detail/mma.cuh"
 
 namespace lehr::kernels::cuda {
@@ -160,7 +159,7 @@ struct Merger {
       }
     }
     if (Crew::kThreads == 32) barrier_arrive(f.at(f.control.flush_empty));
-    if (whole || merge_segments(segment, crew)) after_group(segment, crew);
+    if (!whole) merge_segments(segment, crew);
   }
 
   /// All segments, but where they do it themselves a CTA's last, whose consumers have nothing else
@@ -174,31 +173,21 @@ struct Merger {
   }
 
  private:
-  /// True for the crew that came last and wrote the group's result.
+  /// The crew that comes last writes the group's result.
   template <class Crew>
-  __device__ __forceinline__ bool merge_segments(const Segment& segment, const Crew& crew) const {
+  __device__ __forceinline__ void merge_segments(const Segment& segment, const Crew& crew) const {
     crew.sync();
     std::uint32_t last = 0;
     if (crew.thread == 0) {
       last = take_ticket(f.a.tickets + segment.group) == segment.segments - 1 ? 1 : 0;
       if (last != 0) f.a.tickets[segment.group] = 0;
     }
-    if (crew.of_first(last) == 0) return false;
+    if (crew.of_first(last) == 0) return;
 #pragma unroll 4
     for (std::uint32_t x = crew.thread; x < f.a.rows * kQuads; x += Crew::kThreads) {
       const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
       write_final(segment.group, row, dim, of_segments(segment, row, dim));
     }
-    return true;
-  }
-
-  /// Heat of the group's pages, where it is asked for: totals and all pairs are there.
-  template <class Crew>
-  __device__ __forceinline__ void after_group(const Segment& segment, const Crew& crew) const {
-    if (f.feedback == nullptr) return;
-    crew.sync();
-    for (std::uint32_t i = crew.thread; i < segment.pages; i += Crew::kThreads)
-      update_heat(f.a.shape, *f.feedback, segment.group, i);
   }
 };
 

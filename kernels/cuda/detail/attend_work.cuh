@@ -64,7 +64,6 @@ struct WorkCut {
 /// Pages in a group's list.
 __device__ __forceinline__ std::uint32_t list_pages(const AttendArgs& a, std::uint32_t group) {
   if (a.p.counts != nullptr) {
-    // Past the read-only cache: the launch itself may have chosen them.
     const std::uint32_t n = __ldcg(a.p.counts + group);
     return n < a.p.selection_pitch ? n : a.p.selection_pitch;
   }

@@ -59,25 +59,6 @@ Status launch_teams(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t 
   return {};
 }
 
-/// Launches CTAs that all run at once, so that they may wait for each other; capturable.
-template <class... Args>
-Status launch_together(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared,
-                       cudaStream_t stream, std::type_identity_t<Args>... args) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared;
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* pointers[] = {&args...};
-  LEHR_CUDA_TRY(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers));
-  return {};
-}
-
 template <class... Args>
 Status launch(void (*kernel)(Args...), dim3 grid, dim3 block, std::size_t shared,
               cudaStream_t stream, bool programmatic, std::type_identity_t<Args>... args) {

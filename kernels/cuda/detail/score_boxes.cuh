@@ -13,8 +13,7 @@
 /// row: the sum over channels of low * w_low + high * w_high is the score.
 namespace lehr::kernels::cuda {
 
-inline constexpr std::uint32_t kScoreWarps = 8;  ///< of a CTA that does nothing else
-inline constexpr std::uint32_t kMaxScoreWarps = 16;
+inline constexpr std::uint32_t kScoreWarps = 8;
 inline constexpr std::uint32_t kPagesAWarp = 16;
 inline constexpr std::uint32_t kMaxBlocks = kMaxPages / 16;
 
@@ -24,18 +23,18 @@ __host__ __device__ constexpr std::uint32_t score_slot_bytes(std::uint32_t dim) 
   return kPagesAWarp * dim * 4;
 }
 __host__ __device__ constexpr std::uint32_t score_bytes(std::uint32_t dim, std::uint32_t rows,
-                                                        bool slots,
-                                                        std::uint32_t warps = kScoreWarps) {
+                                                        bool slots) {
   const std::uint32_t row_blocks = (rows + 7) / 8;
-  return (slots ? warps * score_slot_bytes(dim) : 0) + row_blocks * (dim / 32 * 64 * 16 + 8 * 4);
+  return (slots ? kScoreWarps * score_slot_bytes(dim) : 0) +
+         row_blocks * (dim / 32 * 64 * 16 + 8 * 4);
 }
 
 struct ScoreShared {
-  std::uint64_t full[kMaxScoreWarps];
+  std::uint64_t full[kScoreWarps];
   std::uint32_t listed[kMaxBlocks / 32];  ///< a bit a block
 };
 
-template <class T, std::uint32_t kDim, std::uint32_t kWarps = kScoreWarps>
+template <class T, std::uint32_t kDim>
 class BoxScorer {
   using Math = Half16<T>;
   static constexpr std::uint32_t kSteps = kDim / 64;  ///< 16 channels of a lane
@@ -50,7 +49,8 @@ class BoxScorer {
         pages_(pages),
         shared_(shared),
         slot_(memory + threadIdx.x / 32 * score_slot_bytes(kDim)),
-        ends_(reinterpret_cast<uint4*>(memory + (kBulkCopy ? kWarps * score_slot_bytes(kDim) : 0))),
+        ends_(reinterpret_cast<uint4*>(memory +
+                                       (kBulkCopy ? kScoreWarps * score_slot_bytes(kDim) : 0))),
         absolute_(reinterpret_cast<float*>(ends_ + (shape.rows() + 7) / 8 * (kDim / 32) * 64)),
         lane_(threadIdx.x % 32),
         g_(lane_ / 4),
@@ -60,7 +60,7 @@ class BoxScorer {
   /// once a page.
   template <class Sink>
   __device__ void run(std::uint32_t first, std::uint32_t end, Sink&& sink) {
-    constexpr std::uint32_t kStride = kWarps * kPagesAWarp;
+    constexpr std::uint32_t kStride = kScoreWarps * kPagesAWarp;
     if (kBulkCopy && lane_ == 0) {  // nobody else waits on this warp's barrier
       barrier_init(shared_address(&shared_.full[threadIdx.x / 32]), 1);
       barrier_init_fence();
@@ -81,8 +81,6 @@ class BoxScorer {
       score(page, end, f, sink);
       page = following;
     }
-    __syncwarp();
-    if (kBulkCopy && lane_ == 0) barrier_end(shared_address(&shared_.full[threadIdx.x / 32]));
   }
 
  private:
@@ -108,7 +106,7 @@ class BoxScorer {
   /// The first of this warp's places at or after `page` whose block is listed; others get -inf.
   template <class Sink>
   __device__ std::uint32_t next(std::uint32_t page, std::uint32_t end, Sink& sink) const {
-    for (; page < end; page += kWarps * kPagesAWarp) {
+    for (; page < end; page += kScoreWarps * kPagesAWarp) {
       if (p_.blocks == nullptr) return page;
       const std::uint32_t block = page / p_.block_pages;
       if ((shared_.listed[block / 32] >> block % 32 & 1U) != 0) return page;
@@ -256,7 +254,7 @@ class BoxScorer {
   __device__ void prepare_queries() const {
     const std::uint32_t ratio = shape_.ratio(), rows = shape_.rows();
     const float outer = (1.0F + p_.spread) / 2, inner = (1.0F - p_.spread) / 2;
-    for (std::uint32_t n = threadIdx.x / 32; n * 8 < rows; n += kWarps) {
+    for (std::uint32_t n = threadIdx.x / 32; n * 8 < rows; n += kScoreWarps) {
       const std::uint32_t row = n * 8 + g_ < rows ? n * 8 + g_ : rows - 1;
       const std::size_t head = group_ % shape_.kv_heads * ratio + row % ratio;
       const std::size_t query = group_ / shape_.kv_heads * std::size_t{shape_.q_len} + row / ratio;

@@ -26,7 +26,6 @@ __device__ __forceinline__ float score_of(std::uint32_t key) {
 }
 
 inline constexpr std::uint32_t kMaxSelectWarps = 32;
-inline constexpr std::uint32_t kRankedPages = 320;  ///< more are chosen by bins
 
 struct SelectScratch {
   // Two of what other CTAs read, used in turn: one is cleared while they read the other.
@@ -91,10 +90,8 @@ class Selector {
       write_list(wanted == pages ? 0U : ~0U, 0, list, count);
       return;
     }
-    const bool few = team_.size == 1 && keys_.shared != nullptr && pages <= kRankedPages;
     const Threshold at =
-        few ? by_rank(places)
-            : find_threshold(true, places, true, [](std::uint32_t) { return Weight{1}; });
+        find_threshold(true, places, true, [](std::uint32_t) { return Weight{1}; });
     write_list(at.key, places - static_cast<std::uint32_t>(at.above), list, count);
   }
 
@@ -218,28 +215,6 @@ class Selector {
       if (all_of_bin) return {low - 1, above + in_bin};  // keys are never 0
       if (shift == 0) return {low, above};
     }
-  }
-
-  /// The same for few pages, by counting for each how many come before it: one pass where bins need
-  /// several.
-  __device__ Threshold by_rank(std::uint32_t places) {
-    const std::uint32_t first = keys_.sinks, end = keys_.pages - keys_.recent;  // not forced
-    for (std::uint32_t i = first + threadIdx.x; i < end; i += blockDim.x) {
-      const std::uint32_t key = keys_.shared[i];
-      std::uint32_t above = 0, before = 0;
-#pragma unroll 8
-      for (std::uint32_t j = first; j < end; ++j) {
-        const std::uint32_t other = keys_.shared[j];
-        above += other > key ? 1 : 0;
-        before += other == key && j < i ? 1 : 0;
-      }
-      if (above + before + 1 == places) {
-        s.chosen = key;
-        s.chosen_before = above;
-      }
-    }
-    __syncthreads();
-    return {s.chosen, s.chosen_before};
   }
 
   /// Pages that reach the share of the softmax that their scores promise.

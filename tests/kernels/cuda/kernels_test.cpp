@@ -16,7 +16,6 @@
 #include "kernels/resolve.hpp"
 #include "kernels/score_select.hpp"
 #include "tests/kernels/cuda/device.hpp"
-#include "tests/kernels/cuda/one_launch.hpp"
 #include "tests/kernels/recorded.hpp"
 
 using namespace lehr;
@@ -951,7 +950,6 @@ int main(int argc, char** argv) {
       {"quantize", quantize_bits},
       {"sparse step", sparse_step},
       {"fused selection", fused_selection},
-      {"one launch", [] { failures += one_launch_failures(quick); }},
       {"long selection", long_selection},
       {"append and resolve", append_and_resolve},
       {"feedback", feedback_agrees},
