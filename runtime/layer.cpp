@@ -484,6 +484,9 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
       static_cast<double>(page_bytes_) / up.curve.at(static_cast<double>(page_bytes_), crossing)};
   foresee(view);
   policy_->decide(view, layer.plan);
+  const placement::Restraint restraint = policy_->restraint();
+  layer.report.paused_layers = restraint == placement::Restraint::kWrongPredictions ? 1 : 0;
+  layer.report.thrashing_layers = restraint == placement::Restraint::kThrashing ? 1 : 0;
   filled_[index].clear();
   if constexpr (LEHR_CHECKS >= 2) LEHR_TRY(placement::check_plan(view, layer.plan));
 

@@ -112,7 +112,7 @@ class Arc final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& arc_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "arc",
       "adaptive replacement: balances recency and frequency by what it evicted too early",
       {},
@@ -120,7 +120,7 @@ const PolicyDescriptor& arc_descriptor() {
       nullptr,
       [](const Parameters&) -> std::unique_ptr<Replacement> { return std::make_unique<Arc>(); },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

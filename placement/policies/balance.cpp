@@ -91,7 +91,7 @@ class Balance final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& balance_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "balance",
       "moves pages only where the link takes longer than HBM: loaded latencies are kept equal",
       kParameters,
@@ -99,7 +99,7 @@ const PolicyDescriptor& balance_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Balance>(p); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

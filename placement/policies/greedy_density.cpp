@@ -17,7 +17,7 @@ constexpr std::array kParameters{
 }  // namespace
 
 const PolicyDescriptor& greedy_density_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "greedy-density",
       "keeps the pages of highest expected visits per byte; bypasses what is worth less",
       kParameters,
@@ -27,7 +27,7 @@ const PolicyDescriptor& greedy_density_descriptor() {
         return std::make_unique<Density>(p.at("half-life"));
       },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

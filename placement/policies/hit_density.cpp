@@ -259,7 +259,7 @@ class HitDensity final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& hit_density_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "hit-density",
       "keeps what brings most hits for the room it takes, by odds learnt for classes and ages",
       kParameters,
@@ -269,7 +269,7 @@ const PolicyDescriptor& hit_density_descriptor() {
         return std::make_unique<HitDensity>(p);
       },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -92,7 +92,7 @@ class Lfu final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& lfu_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "lfu",
       "fill on read, the least frequently used leaves; counts are halved now and then",
       kParameters,
@@ -100,7 +100,7 @@ const PolicyDescriptor& lfu_descriptor() {
       nullptr,
       [](const Parameters& p) -> std::unique_ptr<Replacement> { return std::make_unique<Lfu>(p); },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -318,7 +318,7 @@ class LfuImportance final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& lfu_importance_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "lfu-importance",
       "score of frequency and attention mass; promotes above and demotes below a rank",
       kParameters,
@@ -328,7 +328,7 @@ const PolicyDescriptor& lfu_importance_descriptor() {
       },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

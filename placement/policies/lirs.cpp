@@ -191,7 +191,7 @@ class Lirs final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& lirs_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "lirs",
       "keeps the pages of shortest reuse distance; the others pass through a small queue",
       kParameters,
@@ -199,7 +199,7 @@ const PolicyDescriptor& lirs_descriptor() {
       nullptr,
       [](const Parameters& p) -> std::unique_ptr<Replacement> { return std::make_unique<Lirs>(p); },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -5,7 +5,7 @@
 namespace lehr::placement {
 
 const PolicyDescriptor& lru_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "lru",
       "fill on read, the least recently used leaves",
       {},
@@ -13,7 +13,7 @@ const PolicyDescriptor& lru_descriptor() {
       nullptr,
       [](const Parameters&) -> std::unique_ptr<Replacement> { return std::make_unique<Recency>(); },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

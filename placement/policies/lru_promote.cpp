@@ -5,7 +5,7 @@
 namespace lehr::placement {
 
 const PolicyDescriptor& lru_promote_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "lru-promote",
       "read in place, then promote: two crossings a miss; the least recently used leaves",
       {},
@@ -13,7 +13,7 @@ const PolicyDescriptor& lru_promote_descriptor() {
       [](const Parameters&) { return promote_after_read(std::make_unique<Recency>()); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -128,7 +128,7 @@ class Min final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& min_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "min",
       "oracle: what is read again last leaves or is not installed (Belady, with bypass)",
       {},
@@ -138,7 +138,7 @@ const PolicyDescriptor& min_descriptor() {
         return std::make_unique<MinOrder>();
       },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

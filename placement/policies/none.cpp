@@ -40,7 +40,7 @@ class NeverMigrate final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& none_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "none",
       "never migrates: what is not in HBM at the start is read in place",
       {},
@@ -48,7 +48,7 @@ const PolicyDescriptor& none_descriptor() {
       [](const Parameters&) -> std::unique_ptr<Policy> { return std::make_unique<NeverMigrate>(); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -133,7 +133,7 @@ class S3Fifo final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& s3_fifo_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "s3-fifo",
       "three FIFO queues: newcomers on trial, those that stay, ghosts of those that left",
       kParameters,
@@ -143,7 +143,7 @@ const PolicyDescriptor& s3_fifo_descriptor() {
         return std::make_unique<S3Fifo>(p);
       },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -111,7 +111,7 @@ class Annealed final : public Table {
 }  // namespace
 
 const PolicyDescriptor& sa_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "sa",
       "table, with the shares of HBM that layers and sequences get annealed once a step",
       parameters(),
@@ -119,7 +119,7 @@ const PolicyDescriptor& sa_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Annealed>(p); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -435,7 +435,7 @@ class Adaptive final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& sa_adaptive_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "sa-adaptive",
       "annealing over pages valued by their reads in an adapting window of past steps",
       kParameters,
@@ -443,7 +443,7 @@ const PolicyDescriptor& sa_adaptive_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Adaptive>(p); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -5,7 +5,7 @@
 namespace lehr::placement {
 
 const PolicyDescriptor& static_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "static",
       "first touch: what came to HBM first stays, the rest is read in place",
       {},
@@ -15,7 +15,7 @@ const PolicyDescriptor& static_descriptor() {
         return std::make_unique<FirstTouch>();
       },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -378,7 +378,7 @@ void Table::fill_burst(const LayerView& view, LayerPlan& plan) {
 }
 
 const PolicyDescriptor& table_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "table",
       "keeps and fetches what is likely to be read soonest, by a predictor's odds",
       kParameters,
@@ -386,7 +386,7 @@ const PolicyDescriptor& table_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<Table>(p); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

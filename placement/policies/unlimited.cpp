@@ -5,7 +5,7 @@
 namespace lehr::placement {
 
 const PolicyDescriptor& unlimited_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "unlimited",
       "everything in HBM, however large: what tiering is measured against",
       {},
@@ -13,7 +13,7 @@ const PolicyDescriptor& unlimited_descriptor() {
       [](const Parameters&) { return fill_on_read(std::make_unique<FirstTouch>()); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

@@ -144,7 +144,7 @@ class WTinyLfu final : public Replacement {
 }  // namespace
 
 const PolicyDescriptor& w_tinylfu_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "w-tinylfu",
       "newcomers stay only against a page that was visited less often",
       kParameters,
@@ -154,7 +154,7 @@ const PolicyDescriptor& w_tinylfu_descriptor() {
         return std::make_unique<WTinyLfu>(p);
       },
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

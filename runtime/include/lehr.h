@@ -450,6 +450,8 @@ typedef struct lehr_step_report {
   double link_seconds[LEHR_MAX_LINKS];
   uint64_t link_bytes[LEHR_MAX_LINKS];
   uint64_t link_transfers[LEHR_MAX_LINKS];
+  uint64_t paused_layers;    /* without promotions: predictions were off */
+  uint64_t thrashing_layers; /* without promotions: steps read more than HBM holds */
 } lehr_step_report;
 
 /*

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <optional>
 
+#include <fmt/core.h>
+
 #include "runtime/replay/target.hpp"
 
 namespace lehr::runtime {
@@ -157,6 +159,18 @@ class Driver {
   StepReport report_;
 };
 
+/// Says where the policy held promotions back, and why.
+void note_restraint(ReplayResult& result, std::uint32_t layers) {
+  const auto say = [&](std::uint64_t held, const char* why) {
+    if (held == 0) return;
+    result.notes.push_back(fmt::format("no promotions in {:.1f} of {} steps: {}",
+                                       static_cast<double>(held) / layers, result.steps, why));
+  };
+  say(result.all.paused_layers, "predictions were off");
+  say(result.all.thrashing_layers,
+      "a step reads more than HBM holds, and what was promoted left unread");
+}
+
 }  // namespace
 
 Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
@@ -185,6 +199,7 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
   result.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   LEHR_TRY(target.finish());
   result.notes = target.notes();
+  note_restraint(result, workload.sequences.front().selection->trace().geometry().layers);
   return result;
 }
 
