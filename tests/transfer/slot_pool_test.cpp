@@ -119,6 +119,35 @@ TEST_CASE("Readers and a writer take turns in the order in which they asked") {
   CHECK(pool->validate());
 }
 
+TEST_CASE("A slot on which somebody got a turn is named once, and one where nobody waits never") {
+  auto pool = pool_of(3);
+  const SlotId a = take(*pool), b = take(*pool);
+  std::vector<SlotId> turned;
+  Lease first = lease(*pool, a, LeaseMode::kRead), second = lease(*pool, a, LeaseMode::kRead);
+  Lease writer = lease(*pool, a, LeaseMode::kWrite);
+  Lease later = lease(*pool, a, LeaseMode::kRead);
+  first.end();
+  pool->take_turned(turned);
+  CHECK(turned.empty());  // a reader is left
+  second.end();
+  pool->take_turned(turned);
+  CHECK(turned == std::vector<SlotId>{a});
+  CHECK(writer.ready());
+  turned.clear();
+  writer.end();
+  Lease alone = lease(*pool, b, LeaseMode::kWrite);
+  alone.end();  // frees its slot for nobody in particular
+  Lease again = lease(*pool, a, LeaseMode::kWrite);
+  later.end();
+  CHECK(again.ready());
+  pool->take_turned(turned);
+  CHECK(turned == std::vector<SlotId>{a});  // twice a turn, once a name
+  CHECK(pool->take_event());
+  turned.clear();
+  pool->take_turned(turned);
+  CHECK(turned.empty());
+}
+
 TEST_CASE("A reader that gives up before its turn leaves no trace") {
   auto pool = pool_of(1);
   const SlotId slot = take(*pool);
