@@ -39,7 +39,7 @@ BoundValue interval_bound(const Instance& instance, std::span<const TickCost> co
     sampled.climb(rounds, kRate);
     whole.evaluate(sampled.best_weights());
   }
-  whole.climb(at_most(rounds / 2, affordable / 3), kRate);
+  whole.climb(at_most(rounds / 4, affordable / 6), kRate);
 
   // Then with the starts of transfers. Pages that cross are marked anew as they change.
   whole.mark_crossings();
@@ -47,7 +47,7 @@ BoundValue interval_bound(const Instance& instance, std::span<const TickCost> co
   starting.count_starts();
   starting.evaluate(whole.best_weights());
   for (const double rate : {kStartRate, kStartRate, kStartRate / 2}) {
-    starting.climb(at_most(rounds / 4, affordable / 8), rate);
+    starting.climb(at_most(rounds / 5, affordable / 10), rate);
     starting.mark_crossings();
   }
 

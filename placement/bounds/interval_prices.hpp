@@ -55,7 +55,7 @@ class IntervalPricer {
 
   /// Visits at most this many ticks after a crossing share in its start, the crossing's own tick
   /// counted.
-  static constexpr Tick kReach = 16;
+  static constexpr Tick kReach = 8;
   /// The shares of the start: none but the visits that crossed in the last price() pay them from
   /// now on.
   void mark_crossings();

@@ -308,7 +308,7 @@ TEST_CASE("starts: the shares of all who may pay are the start at most, and ways
     for (Tick s = 0; s < in.ticks(); ++s) {
       double sum = 0;
       int payers = 0;
-      for (Tick v = s; v < in.ticks(); ++v) {
+      for (Tick v = s; v < in.ticks() && v - s < bounds::IntervalPricer::kReach; ++v) {
         const double share = start_share(prices, s, v);
         sum += share * static_cast<double>(in.visits_at(v).size());
         payers += static_cast<int>(in.visits_at(v).size());

@@ -47,6 +47,7 @@ struct Contestant {
   bool blind = false;  ///< decides alike on every platform: replayed once for all of them
   /// Played under the first selection rule and in single sequences only: time. Variants are.
   bool narrow = false;
+  bool once = false;  ///< and on the first profile only
 };
 
 /// All policies of the build but `unlimited`, then the variants.

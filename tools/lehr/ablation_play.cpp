@@ -200,7 +200,7 @@ class Player {
   }
   bool wanted(std::size_t c, const Contestant& contestant) const {
     if (contestant.narrow && !narrow(results_.cells[c])) return false;
-    return !contestant.blind || profile(c) == 0;
+    return !(contestant.blind || contestant.once) || profile(c) == 0;
   }
   /// Further seeds are played in the narrow cells of the first profile only: time.
   std::uint32_t seeds(std::size_t c, const Contestant& contestant) const {
