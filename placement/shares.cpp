@@ -22,26 +22,13 @@ void ShareAnnealer::load(std::span<const OddsHistogram> groups, const MissCost& 
 
 Seconds ShareAnnealer::time() const { return std::accumulate(cost_.begin(), cost_.end(), 0.0); }
 
-Status ShareAnnealer::run(std::span<const OddsHistogram> groups, const MissCost& cost,
-                          std::uint32_t layers, std::uint64_t capacity, std::uint64_t proposals,
-                          std::uint64_t seed, std::vector<Share>& shares, SharesResult& result) {
-  constexpr std::uint32_t kBins = OddsHistogram::kBins;
-  result = {};
-  for (const Share& s : shares) {
-    if (s.group >= groups.size() || s.layer >= layers || s.least > kBins) {
-      return invalid("shares: group " + std::to_string(s.group) + ", layer " +
-                     std::to_string(s.layer) + ", threshold " + std::to_string(s.least) +
-                     ": out of range");
-    }
-  }
-  misses_.assign(layers, 0);
-  cost_.assign(layers, 0);
-  if (shares.empty()) return {};
+namespace {
 
-  // The common threshold: the lowest that fits.
-  common_ = shares;
+/// The lowest threshold for all groups that fits.
+std::uint32_t common_threshold(std::span<const OddsHistogram> groups,
+                               const std::vector<Share>& shares, std::uint64_t capacity) {
   std::uint64_t held = 0;
-  std::uint32_t least = kBins;
+  std::uint32_t least = OddsHistogram::kBins;
   while (least > 0) {
     std::uint64_t more = 0;
     for (const Share& s : shares) more += groups[s.group].pages(least - 1);
@@ -49,6 +36,16 @@ Status ShareAnnealer::run(std::span<const OddsHistogram> groups, const MissCost&
     held += more;
     --least;
   }
+  return least;
+}
+
+}  // namespace
+
+void ShareAnnealer::start(std::span<const OddsHistogram> groups, const MissCost& cost,
+                          std::uint64_t capacity, std::vector<Share>& shares,
+                          SharesResult& result) {
+  common_ = shares;
+  const std::uint32_t least = common_threshold(groups, shares, capacity);
   for (Share& s : common_) s.least = least;
   load(groups, cost, common_);
   result.common = time();
@@ -57,56 +54,85 @@ Status ShareAnnealer::run(std::span<const OddsHistogram> groups, const MissCost&
     shares = common_;
     load(groups, cost, shares);
   }
-  Seconds now = time();
-  Seconds best = now;
-  result.before = now;
-  best_ = shares;
+  result.before = time();
   start_ = shares;
+  best_ = shares;
+}
+
+/// One bin more for the one, and as many of the other as make room, at most four. False if that is
+/// not to be had.
+bool ShareAnnealer::weigh(std::span<const OddsHistogram> groups, const MissCost& cost,
+                          std::uint64_t capacity, const Share& grows, const Share& gives,
+                          Move& move) const {
+  if (grows.least == 0) return false;
+  const OddsHistogram& g = groups[grows.group];
+  const OddsHistogram& h = groups[gives.group];
+  const std::uint32_t more = g.pages(grows.least - 1);
+  std::uint64_t room = capacity - held_;
+  move = {};
+  if (&grows != &gives) {
+    while (room < more && move.bins < 4 && gives.least + move.bins < OddsHistogram::kBins) {
+      room += h.pages(gives.least + move.bins);
+      move.lost += h.odds(gives.least + move.bins);
+      ++move.bins;
+    }
+  }
+  if (room < more) return false;
+  move.won = g.odds(grows.least - 1);
+  move.held = capacity - (room - more);
+  if (grows.layer == gives.layer) {
+    move.change = cost.at(misses_[grows.layer] - move.won + move.lost) - cost_[grows.layer];
+  } else {
+    move.change = cost.at(misses_[grows.layer] - move.won) - cost_[grows.layer] +
+                  cost.at(misses_[gives.layer] + move.lost) - cost_[gives.layer];
+  }
+  return true;
+}
+
+void ShareAnnealer::make(const Move& move, const MissCost& cost, Share& grows, Share& gives) {
+  --grows.least;
+  gives.least += move.bins;
+  held_ = move.held;
+  misses_[grows.layer] -= move.won;
+  cost_[grows.layer] = cost.at(misses_[grows.layer]);
+  misses_[gives.layer] += move.lost;
+  cost_[gives.layer] = cost.at(misses_[gives.layer]);
+}
+
+Status ShareAnnealer::run(std::span<const OddsHistogram> groups, const MissCost& cost,
+                          std::uint32_t layers, std::uint64_t capacity, std::uint64_t proposals,
+                          std::uint64_t seed, std::vector<Share>& shares, SharesResult& result) {
+  result = {};
+  for (const Share& s : shares) {
+    if (s.group >= groups.size() || s.layer >= layers || s.least > OddsHistogram::kBins) {
+      return invalid("shares: group " + std::to_string(s.group) + ", layer " +
+                     std::to_string(s.layer) + ", threshold " + std::to_string(s.least) +
+                     ": out of range");
+    }
+  }
+  misses_.assign(layers, 0);
+  cost_.assign(layers, 0);
+  if (shares.empty()) return {};
+  start(groups, cost, capacity, shares, result);
 
   // Worsening moves of a thousandth of the time pass now and then at first, of nothing at the end.
   constexpr double kHot = 1e-3;
+  Seconds now = result.before;
+  Seconds best = now;
   Rng rng(seed);
   const auto count = static_cast<std::uint32_t>(shares.size());
+  Move move;
   for (std::uint64_t n = 0; n < proposals; ++n) {
     Share& grows = shares[rng.below(count)];
     Share& gives = shares[rng.below(count)];
-    if (grows.least == 0) continue;
-    const OddsHistogram& g = groups[grows.group];
-    const OddsHistogram& h = groups[gives.group];
-    const std::uint32_t more = g.pages(grows.least - 1);
-    // As many bins of the other as make room, at most four.
-    std::uint32_t bins = 0;
-    std::uint64_t room = capacity - held_;
-    double lost = 0;
-    if (&grows != &gives) {
-      while (room < more && bins < 4 && gives.least + bins < kBins) {
-        room += h.pages(gives.least + bins);
-        lost += h.odds(gives.least + bins);
-        ++bins;
-      }
-    }
-    if (room < more) continue;
-    const double won = g.odds(grows.least - 1);
-    double change = 0;
-    if (grows.layer == gives.layer) {
-      change = cost.at(misses_[grows.layer] - won + lost) - cost_[grows.layer];
-    } else {
-      change = cost.at(misses_[grows.layer] - won) - cost_[grows.layer] +
-               cost.at(misses_[gives.layer] + lost) - cost_[gives.layer];
-    }
-    if (change > 0) {
+    if (!weigh(groups, cost, capacity, grows, gives, move)) continue;
+    if (move.change > 0) {
       const double left = 1 - static_cast<double>(n) / static_cast<double>(proposals);
       // A triangle instead of exp(): no library's last bit is in the plan.
-      if (change > kHot * left * now * rng.uniform() * rng.uniform()) continue;
+      if (move.change > kHot * left * now * rng.uniform() * rng.uniform()) continue;
     }
-    --grows.least;
-    gives.least += bins;
-    held_ = capacity - (room - more);
-    misses_[grows.layer] -= won;
-    cost_[grows.layer] = cost.at(misses_[grows.layer]);
-    misses_[gives.layer] += lost;
-    cost_[gives.layer] = cost.at(misses_[gives.layer]);
-    now += change;
+    make(move, cost, grows, gives);
+    now += move.change;
     ++result.accepted;
     if (now < best) {
       best = now;

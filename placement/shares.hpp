@@ -74,8 +74,21 @@ class ShareAnnealer {
              std::vector<Share>& shares, SharesResult& result);
 
  private:
+  struct Move {
+    std::uint32_t bins = 0;  ///< that the one gives up
+    double won = 0;          ///< odds of what the other gets
+    double lost = 0;         ///< and of what is given up for it
+    std::uint64_t held = 0;  ///< pages held after it
+    Seconds change = 0;
+  };
+
   void load(std::span<const OddsHistogram> groups, const MissCost& cost,
             const std::vector<Share>& shares);
+  void start(std::span<const OddsHistogram> groups, const MissCost& cost, std::uint64_t capacity,
+             std::vector<Share>& shares, SharesResult& result);
+  bool weigh(std::span<const OddsHistogram> groups, const MissCost& cost, std::uint64_t capacity,
+             const Share& grows, const Share& gives, Move& move) const;
+  void make(const Move& move, const MissCost& cost, Share& grows, Share& gives);
   Seconds time() const;
 
   std::vector<double> misses_;  ///< by layer

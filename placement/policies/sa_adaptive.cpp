@@ -179,9 +179,7 @@ class Adaptive final : public Policy {
     installed_.clear();
   }
 
-  Restraint restraint() const override {
-    return guarded_ ? guard_.restraint() : Restraint::kNone;
-  }
+  Restraint restraint() const override { return guarded_ ? guard_.restraint() : Restraint::kNone; }
 
  private:
   using Valued = std::pair<double, PageId>;
@@ -223,10 +221,8 @@ class Adaptive final : public Policy {
         const PageId p = group.page(i);
         reach(p);
         const double v = value(p);
-        if (keys_.contains(p)) {
+        if (keys_.contains(p) || view.pages.in_hbm(p)) {  // promoted ones come in here
           keys_.set(p, v);
-        } else if (view.pages.in_hbm(p)) {
-          keys_.set(p, v);  // promoted
         } else if (v >= 1) {
           out.emplace_back(v, p);
         }

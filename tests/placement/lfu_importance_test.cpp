@@ -57,6 +57,13 @@ Reads with_signal(Step step, std::uint32_t layer, Rng& rng) {
   return r;
 }
 
+void apply(const LayerPlan& plan, std::vector<Residency>& residency, std::uint32_t& used) {
+  for (const PageId p : plan.drop) residency[p] = tier_bit(1);
+  for (const PageId p : plan.install) residency[p] |= tier_bit(kHbm);
+  used += static_cast<std::uint32_t>(plan.install.size());
+  used -= static_cast<std::uint32_t>(plan.drop.size());
+}
+
 template <class Trace>
 std::uint64_t misses(const std::string& name, const Parameters& parameters, Trace trace,
                      std::uint32_t capacity, Step steps) {
@@ -106,10 +113,7 @@ std::uint64_t misses(const std::string& name, const Parameters& parameters, Trac
       plan.clear();
       (*policy)->decide(view, plan);
       REQUIRE(check_plan(view, plan));
-      for (const PageId p : plan.drop) residency[p] = tier_bit(1);
-      for (const PageId p : plan.install) residency[p] |= tier_bit(kHbm);
-      used += static_cast<std::uint32_t>(plan.install.size());
-      used -= static_cast<std::uint32_t>(plan.drop.size());
+      apply(plan, residency, used);
       for (const PageId p : reads.pages) --guard[p];
       missed_in_all += missed.size();
     }
