@@ -88,19 +88,19 @@ void GruBatch::shape(std::uint32_t blocks) {
 }
 
 void GruBatch::run(const GruWeights& weights, std::uint32_t steps) {
-  static const std::vector<float> kZero(std::size_t{W::kHidden} * kL, 0.0F);
-  static const std::vector<float> kNoBias(W::kGates, 0.0F);
+  static const std::vector<float> zero(std::size_t{W::kHidden} * kL, 0.0F);
+  static const std::vector<float> no_bias(W::kGates, 0.0F);
   float* from_input = gates_.data();
   float* from_state = gates_.data() + std::size_t{W::kGates} * kL;
   for (std::uint32_t d = 0; d < 2; ++d) {
     const GruWeights::Direction& dir = weights.direction[d];
-    const float* before = kZero.data();
+    const float* before = zero.data();
     for (std::uint32_t n = 0; n < blocks_; ++n) {
       const std::uint32_t block = d == 0 ? n : blocks_ - 1 - n;
       std::array<float, kL> alive{};
       for (std::uint32_t l = 0; l < kL; ++l) alive[l] = block < length_[l] ? 1.0F : 0.0F;
       multiply(dir.w.data(), dir.b.data(), input(block, 0), W::kGates, W::kInputs, from_input);
-      multiply(dir.u.data(), kNoBias.data(), before, W::kGates, W::kHidden, from_state);
+      multiply(dir.u.data(), no_bias.data(), before, W::kGates, W::kHidden, from_state);
       float* after = &states_[(std::size_t{block} * 2 + d) * W::kHidden * kL];
       step(from_input, from_state, before, alive.data(), after);
       before = after;
@@ -116,15 +116,14 @@ namespace {
 
 /// Sum and largest of a row, sixteen columns side by side as far as it goes.
 LEHR_VECTOR_CLONES void summarise(const float* row, std::uint32_t n, float& sum, float& most) {
-  float sums[kL] = {};
-  float largest[kL];
-  for (std::uint32_t l = 0; l < kL; ++l) largest[l] = row[0];
+  Lanes sums{};
+  Lanes largest = Lanes{} + row[0];
   std::uint32_t i = 0;
   for (; i + kL <= n; i += kL) {
-    for (std::uint32_t l = 0; l < kL; ++l) {
-      sums[l] += row[i + l];
-      largest[l] = std::max(largest[l], row[i + l]);
-    }
+    Lanes x;
+    std::memcpy(&x, row + i, sizeof x);
+    sums += x;
+    largest = x > largest ? x : largest;
   }
   sum = 0;
   most = row[0];

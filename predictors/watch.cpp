@@ -21,6 +21,18 @@ bool sampled(const Run& run) {
          0;
 }
 
+bool is_odds(float x) { return x >= 0 && x <= 1; }
+
+/// What was said of a page, if the predictor spoke of it in numbers; else the opposite of what
+/// came.
+double heard(float raw, float said, double read) {
+  return is_odds(raw) ? static_cast<double>(said) : 1 - read;
+}
+
+std::uint32_t gap_of(std::uint64_t bits) {
+  return bits == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits));
+}
+
 LEHR_VECTOR_CLONES void shift_in(const std::uint8_t* read, std::uint32_t n, std::uint64_t* bits,
                                  std::uint8_t* known) {
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -62,24 +74,23 @@ void Watch::compare(const LayerView& view, const Predictor& predictor) {
         shift_in(run.read, run.length, bits, &known_[run.first]);
         return;
       }
+      const float* raw = &odds[run.first];
+      const bool scaled = rescaling_ && run.first + run.length <= scaled_[0].size();
+      const float* said = scaled ? &scaled_[0][run.first] : raw;
       for (std::uint32_t i = 0; i < run.length; ++i) {
-        const PageId p = run.first + i;
-        const std::uint32_t gap =
-            bits[i] == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits[i]));
         const auto r = static_cast<double>(run.read[i]);
-        const float said = rescaling_ && p < scaled_[0].size() ? scaled_[0][p] : odds[p];
-        const bool number = odds[p] >= 0 && odds[p] <= 1;
-        const double e = number ? static_cast<double>(said) : 1 - r;
+        const double e = heard(raw[i], said[i], r);
         foretold_ += e;
-        raw_foretold_ += number ? static_cast<double>(odds[p]) : 1 - r;
+        raw_foretold_ += heard(raw[i], raw[i], r);
         seen_ += r;
-        if (said >= kLikely) covered_ += r;
+        covered_ += static_cast<double>(said[i] >= kLikely) * r;
         squares_ += (e - r) * (e - r);
+        const std::uint32_t gap = gap_of(bits[i]);
         const double y = yardstick_[gap];
         yardstick_squares_ += (y - r) * (y - r);
         gaps_[gap].seen += 1;
         gaps_[gap].read += r;
-        x[i] = number ? logit(odds[p]) : 0;
+        x[i] = is_odds(raw[i]) ? logit(raw[i]) : 0;
       }
       shift_in(run.read, run.length, bits, &known_[run.first]);
       compared_ += run.length;

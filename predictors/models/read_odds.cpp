@@ -254,10 +254,10 @@ void ReadOdds::judge_group(const GroupView& group, const LayerView& view) {
   const std::size_t n = group.blocks.size();
   if (n < 2) return;
   const std::size_t full = n - 1;
-  static const std::vector<std::uint8_t> kNone;
-  const auto& below = view.layer > 0 ? warmth(view.layer - 1, group.sequence).by_position : kNone;
+  static const std::vector<std::uint8_t> none;
+  const auto& below = view.layer > 0 ? warmth(view.layer - 1, group.sequence).by_position : none;
   const auto& above =
-      view.layer + 1 < view.layers ? warmth(view.layer + 1, group.sequence).by_position : kNone;
+      view.layer + 1 < view.layers ? warmth(view.layer + 1, group.sequence).by_position : none;
   const auto& others = warmth(view.layer, group.sequence).by_position;
   for (std::size_t i = 0; i < full; ++i) {
     const PageId p = group.page(i);
