@@ -428,28 +428,29 @@ Status DeviceContents::codes_out(const AttendCall& call) {
   return {};
 }
 
-/// Of as many layers as the policy is told of, in turn. Where everything lies in HBM there is
-/// nothing to decide, and nothing is sent.
+/// As much as the policy is told of, a layer of a sequence at a time, in turn. Where everything
+/// lies in HBM there is nothing to decide, and nothing is sent.
 Status DeviceContents::send_feedback() {
-  feedback_.layers.clear();
+  feedback_.parts.clear();
   const auto rows = static_cast<std::uint32_t>(batch_.size());
   if (rows == 0 || !rows_.any_over_link(rows)) return {};
-  double pages = 0;
-  for (const Member& m : batch_) {
+  const std::uint32_t parts = geometry_.layers * rows;
+  const auto expected = [&](const Member& m) {
     const auto all = static_cast<double>(runtime_->blocks(m.id).size());
-    pages += !sparse_                             ? all
-             : rule_.by == ChoiceRule::By::kCount ? std::min(rule_.amount, all)
-             : rule_.by == ChoiceRule::By::kRatio ? rule_.amount * all
-                                                  : all / 2;
-  }
-  pages = std::max(pages * geometry_.kv_heads, 1.0);
-  const double most = options_.plan_pages == 0 ? geometry_.layers
-                                               : static_cast<double>(options_.plan_pages) / pages;
-  const auto layers = static_cast<std::uint32_t>(std::clamp<double>(most, 1.0, geometry_.layers));
-  for (std::uint32_t i = 0; i < layers; ++i)
-    feedback_.layers.push_back((told_next_ + i) % geometry_.layers);
-  told_next_ = (told_next_ + layers) % geometry_.layers;
-  std::sort(feedback_.layers.begin(), feedback_.layers.end());
+    const double pages = !sparse_                             ? all
+                         : rule_.by == ChoiceRule::By::kCount ? std::min(rule_.amount, all)
+                         : rule_.by == ChoiceRule::By::kRatio ? rule_.amount * all
+                                                              : all / 2;
+    return pages * geometry_.kv_heads;
+  };
+  told_next_ %= parts;
+  double pages = 0;
+  do {
+    feedback_.parts.push_back(told_next_);
+    pages += expected(batch_[told_next_ % rows]);
+    told_next_ = (told_next_ + 1) % parts;
+  } while (feedback_.parts.size() < parts &&
+           (options_.plan_pages == 0 || pages < static_cast<double>(options_.plan_pages)));
   feedback_.sparse = sparse_;
   feedback_.pitch = rows_.pages();
   feedback_.batch.clear();
@@ -459,61 +460,71 @@ Status DeviceContents::send_feedback() {
     feedback_.stamps.push_back(sequences_.at(m.id).stamp);
   }
   if (!sparse_) return {};
-  const std::size_t groups = std::size_t{rows} * geometry_.kv_heads;
-  const Bytes words = groups * rows_.pages();
-  const Bytes a_layer = words * 6 + groups * 4;
-  if (told_.bytes < a_layer * layers) {
+  const std::size_t heads = geometry_.kv_heads;
+  const Bytes words = heads * rows_.pages();
+  const Bytes a_part = part_bytes(rows_.pages());
+  if (told_.bytes < a_part * feedback_.parts.size()) {
     if (told_.bytes > 0) device_->free(told_);
     told_ = {};
-    LEHR_ASSIGN(told_, device_->pinned(a_layer * layers));
+    LEHR_ASSIGN(told_, device_->pinned(a_part * feedback_.parts.size()));
   }
   LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
   LEHR_TRY(device_->wait(Lane::kSide, here));
-  std::uint64_t to = told_.device;
-  const auto send = [&](const Block& from, Bytes offset, Bytes bytes) -> Status {
-    LEHR_TRY(device_->copy(to, from.device + offset, bytes, Lane::kSide));
-    to += bytes;
-    return {};
-  };
-  for (const std::uint32_t layer : feedback_.layers) {
-    const Bytes group = Bytes{layer} * rows_.rows() * geometry_.kv_heads;
-    LEHR_TRY(send(counts_, group * 4, groups * 4));
-    LEHR_TRY(send(selection_, group_words(layer) * 4, words * 4));
-    LEHR_TRY(send(mass_, group_words(layer), words));
-    LEHR_TRY(send(peak_, group_words(layer), words));
+  for (std::size_t i = 0; i < feedback_.parts.size(); ++i) {
+    std::uint64_t to = told_.device + i * a_part;
+    const auto send = [&](const Block& from, Bytes offset, Bytes bytes) -> Status {
+      LEHR_TRY(device_->copy(to, from.device + offset, bytes, Lane::kSide));
+      to += bytes;
+      return {};
+    };
+    const std::uint32_t layer = feedback_.parts[i] / rows, row = feedback_.parts[i] % rows;
+    const Bytes groups = (Bytes{layer} * rows_.rows() + row) * heads;
+    LEHR_TRY(send(counts_, groups * 4, heads * 4));
+    LEHR_TRY(send(selection_, groups * rows_.pages() * 4, words * 4));
+    LEHR_TRY(send(mass_, groups * rows_.pages(), words));
+    LEHR_TRY(send(peak_, groups * rows_.pages(), words));
   }
   LEHR_ASSIGN(feedback_.mark, device_->mark(Lane::kSide));
   return {};
 }
 
+/// Counts, selection, mass and peak of a layer of a sequence, whole words.
+Bytes DeviceContents::part_bytes(std::uint32_t pitch) const {
+  return (Bytes{geometry_.kv_heads} * (4 + Bytes{pitch} * 6) + 15) / 16 * 16;
+}
+
 /// What the step before said of its pages, to those sequences that are still what they were.
 Status DeviceContents::take_feedback() {
-  if (feedback_.layers.empty() || !feedback_.sparse) return {};
-  LEHR_TRY(device_->wait_host(feedback_.mark));
-  const std::size_t groups = feedback_.batch.size() * geometry_.kv_heads;
-  const std::size_t words = groups * feedback_.pitch;
-  const std::byte* from = told_.host;
-  for (const std::uint32_t layer : feedback_.layers) {
-    const auto* counts = reinterpret_cast<const std::uint32_t*>(from);
-    const auto* selection = reinterpret_cast<const std::uint32_t*>(from + groups * 4);
-    const auto* mass = reinterpret_cast<const MassCode*>(from + groups * 4 + words * 4);
-    const MassCode* peak = mass + words;
-    from += words * 6 + groups * 4;
-    for (std::size_t group = 0; group < groups; ++group) {
-      const std::size_t i = group / geometry_.kv_heads;
-      const auto found = sequences_.find(feedback_.batch[i]);
-      if (found == sequences_.end() || found->second.stamp != feedback_.stamps[i]) continue;
-      Said& said = found->second.said[layer * geometry_.kv_heads + group % geometry_.kv_heads];
-      const std::uint32_t* const pages = selection + group * feedback_.pitch;
-      const std::size_t all = runtime_->blocks(feedback_.batch[i]).size();
-      said.pages.clear();
-      if (counts[group] == 0 || pages[counts[group] - 1] >= all) continue;
-      said.pages.assign(pages, pages + counts[group]);
+  ++feedbacks_;
+  if (feedback_.parts.empty()) return {};
+  if (feedback_.sparse) LEHR_TRY(device_->wait_host(feedback_.mark));
+  const std::size_t heads = geometry_.kv_heads, pitch = feedback_.pitch;
+  for (std::size_t i = 0; i < feedback_.parts.size(); ++i) {
+    const std::size_t rows = feedback_.batch.size();
+    const std::size_t layer = feedback_.parts[i] / rows, row = feedback_.parts[i] % rows;
+    const auto found = sequences_.find(feedback_.batch[row]);
+    if (found == sequences_.end() || found->second.stamp != feedback_.stamps[row]) continue;
+    const std::size_t all = runtime_->blocks(feedback_.batch[row]).size();
+    for (std::size_t head = 0; head < heads; ++head) {
+      Said& said = found->second.said[layer * heads + head];
+      if (!feedback_.sparse) {
+        said.told = feedbacks_;
+        continue;
+      }
+      const std::byte* const from = told_.host + i * part_bytes(feedback_.pitch);
+      const std::uint32_t count = reinterpret_cast<const std::uint32_t*>(from)[head];
+      const auto* pages = reinterpret_cast<const std::uint32_t*>(from + heads * 4) + head * pitch;
+      const auto* mass =
+          reinterpret_cast<const MassCode*>(from + heads * 4 + heads * pitch * 4) + head * pitch;
+      const MassCode* peak = mass + heads * pitch;
+      if (count == 0 || pages[count - 1] >= all) continue;
+      said.told = feedbacks_;
+      said.pages.assign(pages, pages + count);
       said.mass.resize(all, kNoMass);
       said.peak.resize(all, kNoMass);
-      for (std::uint32_t p = 0; p < counts[group]; ++p) {
-        said.mass[pages[p]] = mass[group * feedback_.pitch + p];
-        said.peak[pages[p]] = peak[group * feedback_.pitch + p];
+      for (std::uint32_t p = 0; p < count; ++p) {
+        said.mass[pages[p]] = mass[p];
+        said.peak[pages[p]] = peak[p];
       }
     }
   }

@@ -336,21 +336,20 @@ Status DeviceContents::grow() {
 /// Every layer's decisions, from what the step before selected.
 Status DeviceContents::run_layers() {
   std::vector<std::uint32_t> all;
-  if (!feedback_.sparse && !feedback_.layers.empty()) {
+  if (!feedback_.sparse && !feedback_.parts.empty()) {
     std::size_t most = 0;
     for (const Member& m : batch_) most = std::max(most, runtime_->blocks(m.id).size());
     for (std::uint32_t p = 0; p < most; ++p) all.push_back(p);
   }
   Status ran;
   for (std::uint32_t layer = 0; layer < geometry_.layers && ran; ++layer) {
-    const bool told = std::find(feedback_.layers.begin(), feedback_.layers.end(), layer) !=
-                      feedback_.layers.end();
     std::vector<runtime::GroupSelection> groups;
-    for (std::size_t i = 0; i < batch_.size() && told; ++i) {
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
       SequenceState& state = sequences_.at(batch_[i].id);
       const std::size_t pages = runtime_->blocks(batch_[i].id).size();
       for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
         Said& said = state.said[layer * geometry_.kv_heads + head];
+        if (said.told != feedbacks_) continue;
         runtime::GroupSelection g;
         g.sequence = batch_[i].id;
         g.kv_head = head;
@@ -367,7 +366,7 @@ Status DeviceContents::run_layers() {
     }
     ran = runtime_->run_layer(layer, groups);
   }
-  feedback_.layers.clear();
+  feedback_.parts.clear();
   return ran;
 }
 

