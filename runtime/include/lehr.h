@@ -481,16 +481,26 @@ LEHR_API lehr_status lehr_step_totals(lehr_runtime runtime, lehr_step_report* ou
 /* ---- Step level: contents -------------------------------------------------------------------- */
 
 /*
- * With `step.contents = "kv"` (machine host) the pages of the step level hold K and V of the
- * caller's model, and Lehr computes attention over them. A step is then lehr_step_begin or
+ * With `step.contents = "kv"` (machines host and cuda) the pages of the step level hold K and V of
+ * the caller's model, and Lehr computes attention over them. A step is then lehr_step_begin or
  * lehr_step_begin_tokens; for each layer from 0 lehr_step_append and, if Lehr is to attend,
  * lehr_step_attend; then lehr_step_end. Sequences start empty (prompt_tokens 0), and
  * lehr_sequence_append and lehr_step_layer are refused. lehr_step_abandon rolls the step's
  * sequences back to where it began.
+ *
+ * On cuda, calls enqueue on the stream that the step began with and return; gather, truncate and
+ * reorder go on with the last one. Elements are f16 or bf16, and pages live in HBM and in host
+ * memory, where attention reads them in place; the policy decides at the beginning of a step from
+ * what the step before selected. The appends and attends of a step of one token each may be
+ * captured into a CUDA graph, all of them, once step.sequences and step.tokens are set and a step
+ * like it ran before: begin, launch the graph, end, with no append or attend in between, while
+ * sequences grow and pages move. The graph serves batches up to the captured one. begin, end,
+ * gather and requests for mass cannot be captured.
  */
 
-/* A tensor in memory of the caller: DLPack's fields. device_type: 1 (CPU). dtype_code: 2 float, 4
- * bfloat. Strides in elements; NULL: dense. The last axis must be dense. */
+/* A tensor in memory of the caller: DLPack's fields. device_type: 1 (CPU) on host, 2
+ * (CUDA) on cuda. dtype_code: 2 float, 4 bfloat. Strides in elements; NULL: dense. The last axis
+ * must be dense. */
 typedef struct lehr_tensor {
   uint32_t struct_size;
   int32_t device_type;
@@ -510,9 +520,10 @@ typedef struct lehr_tensor {
  * Begins a step in which sequence i gets tokens[i] tokens (0: it only takes a place in the batch).
  * One token each: as lehr_step_begin, the policy decides where pages live. Else it is a chunk
  * (prefill, drafted tokens): its full pages are placed as those of a prompt, and everything is
- * read. Thread: serial. Stream: later layers follow it; `stream` is NULL on host. Blocks: no.
- * Errors: INVALID inside a step or of a suspended sequence; NO_SPACE below HBM; UNSUPPORTED without
- *   contents.
+ * read. Thread: serial. Stream: later layers follow it; `stream` is NULL on host; not capturable.
+ * Blocks: on cuda, where pages live outside HBM, until the step before has run.
+ * Errors: INVALID inside a step or of a suspended sequence; NO_SPACE below HBM; OVER_BUDGET past
+ *   step.sequences or step.tokens; UNSUPPORTED without contents, or in a capture.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_step_begin_tokens(lehr_runtime runtime, const lehr_sequence* sequences,
@@ -521,8 +532,9 @@ LEHR_API lehr_status lehr_step_begin_tokens(lehr_runtime runtime, const lehr_seq
 /*
  * K and V of a layer's new tokens, [batch, kv_heads, tokens, head_dim] each, in the element type of
  * `geometry.dtype` and K as it enters the dot product (after RoPE). tokens is the largest of the
- * step; rows past a sequence's own number are not read. The bytes are copied before it returns.
- * Thread: serial. Stream: after the layers before it. Blocks: while bytes are copied or moved.
+ * step; rows past a sequence's own number are not read. The bytes are copied before it returns; on
+ * cuda in stream order. Thread: serial. Stream: after the layers before it; capturable. Blocks: on
+ * host, while bytes are copied or moved.
  * Errors: OUT_OF_RANGE layer order; LAYOUT_MISMATCH shape or dtype; UNSUPPORTED device.
  * Since: 0.1. Stability: experimental.
  */
@@ -559,7 +571,8 @@ typedef struct lehr_attend_request {
 /*
  * Attention of a layer's new tokens over all tokens before them and themselves, causal. The result
  * does not depend on where pages live. mass and peak may be NULL.
- * Thread: serial. Stream: after lehr_step_append of the layer. Blocks: until `out` is written.
+ * Thread: serial. Stream: after lehr_step_append of the layer; capturable. Blocks: until `out` is
+ *   written; on cuda only if mass or peak is asked for.
  * Errors: OUT_OF_RANGE layer order or code_pitch; LAYOUT_MISMATCH shape; UNSUPPORTED device, dtype
  *   or selection; MASK for any but a causal mask.
  * Since: 0.1. Stability: experimental.
@@ -597,9 +610,9 @@ LEHR_API lehr_status lehr_sequence_reorder(lehr_runtime runtime, const lehr_sequ
 
 /*
  * Dense copies of a layer's K and V, [batch, kv_heads, tokens, head_dim]; rows past a sequence's
- * end become 0. Thread: serial. Stream: none. Blocks: until all is copied. Errors: INVALID inside a
- * step of one token; LAYOUT_MISMATCH shape or dtype; UNSUPPORTED without contents. Since: 0.1.
- * Stability: experimental.
+ * end become 0. Thread: serial. Stream: on cuda, after what was enqueued. Blocks: on host, until
+ * all is copied. Errors: INVALID inside a step of one token; LAYOUT_MISMATCH shape or dtype;
+ * UNSUPPORTED without contents. Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_sequence_gather(lehr_runtime runtime, uint32_t layer,
                                           const lehr_sequence* sequences, size_t count,
@@ -618,8 +631,8 @@ typedef struct lehr_contents_report {
 
 /*
  * What attention read and what crossed between tiers since the runtime was opened.
- * Thread: serial. Stream: none. Blocks: no.
- * Errors: UNSUPPORTED without contents.
+ * Thread: serial. Stream: none. Blocks: on cuda, until what was enqueued has run.
+ * Errors: UNSUPPORTED without contents; CORRUPT if attention met a page that was nowhere.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_contents_read(lehr_runtime runtime, lehr_contents_report* out);
