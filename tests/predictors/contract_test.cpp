@@ -154,6 +154,31 @@ TEST_CASE("predictors: tiny, empty and unread worlds", "[contract]") {
   CHECK(play(name, PolicyWorld(s)).bad == 0);
 }
 
+TEST_CASE("predictors: with an empty history nothing is expected of any page", "[contract]") {
+  const std::string name = GENERATE(from_range(names()));
+  CAPTURE(name);
+  const test::SomeWeights weights;
+  const auto tensors = weights.tensors();
+  auto made = make_predictor(name, {});
+  REQUIRE(made);
+  PredictorContext context;
+  context.layers = 2;
+  context.kv_heads = 1;
+  context.horizon = 3;
+  context.weights = tensors;
+  REQUIRE((*made)->begin(context));
+  const std::vector<PageId> pages{0, 1, 70, 200};
+  (*made)->add_pages(pages, {});
+  for (std::uint32_t k = 1; k <= context.horizon; ++k) {
+    const auto odds = (*made)->odds(k);
+    for (const PageId p : pages) {
+      REQUIRE(p < odds.size());
+      CHECK(odds[p] == 0);
+    }
+  }
+  CHECK((*made)->work().pages == 0);
+}
+
 TEST_CASE("predictors: parameters at their ends keep the contract", "[contract]") {
   const std::string name = GENERATE(from_range(names()));
   const auto descriptor = find_predictor(name);
