@@ -38,7 +38,6 @@ Schedule greedy_density(const Instance& instance, const VisitChains& chains) {
     room[t] = static_cast<int>(instance.capacity - instance.pinned[t]);
   }
   std::vector<Interval> order = intervals(instance, chains);
-  // Length one is a read in the tick of birth, which has its slot in any case: first, as it must
   // A page read in the tick of its birth has its slot in any case: first, as it must be.
   const auto rank = [&](const Interval& interval) {
     const bool forced = interval.length == 1 && interval.visit == chains.begin_of(interval.page);

@@ -181,7 +181,7 @@ class SaWindow final : public Policy {
 }  // namespace
 
 const PolicyDescriptor& sa_window_descriptor() {
-  static const PolicyDescriptor kDescriptor{
+  static const PolicyDescriptor descriptor{
       "sa-window",
       "upper estimate: pages ranked by their visits in the coming steps, window and share annealed",
       kParameters,
@@ -189,7 +189,7 @@ const PolicyDescriptor& sa_window_descriptor() {
       [](const Parameters& p) -> std::unique_ptr<Policy> { return std::make_unique<SaWindow>(p); },
       nullptr,
   };
-  return kDescriptor;
+  return descriptor;
 }
 
 }  // namespace lehr::placement

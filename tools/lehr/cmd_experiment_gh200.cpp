@@ -19,6 +19,7 @@
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
+#include "tools/lehr/terminal.hpp"
 
 namespace lehr::tools {
 
@@ -242,79 +243,110 @@ void play(Row& row, const Instance& instance, std::uint64_t seed) {
   row.choice = plan->choice;
 }
 
-void run(const Arguments& arguments) {
-  const placement::Platform platform = published_platform(arguments.hbm_gb);
-  std::vector<std::unique_ptr<formats::AttentionTrace>> traces;
-  for (const std::string& file : arguments.traces) {
-    traces.push_back(std::make_unique<formats::AttentionTrace>(
-        take(kCommand, formats::AttentionTrace::open(file))));
-  }
-  const Statistics wanted = traces.empty() ? Statistics{} : take(kCommand, measure(traces));
-  const Model model = fit(wanted, arguments.seed);
-  const Statistics got = statistics_of(model, arguments.seed);
-  const double kv = static_cast<double>(arguments.prompt + arguments.decode) * arguments.sequences *
-                    arguments.kv_bytes_per_token;
-  const double share = std::min(1.0, arguments.hbm_gb * kGB / kv);
+using Traces = std::vector<std::unique_ptr<formats::AttentionTrace>>;
 
+/// What all rows of the experiment share.
+struct Setting {
+  const Arguments& arguments;
+  const placement::Platform& platform;
+  const Traces& traces;
+  Statistics wanted;
+  Model model;
+  Statistics got;    ///< of the generated workload
+  double kv = 0;     ///< bytes
+  double share = 0;  ///< of it that HBM holds
+};
+
+std::vector<Row> rows_of(const Arguments& arguments) {
   std::vector<Row> rows;
-  for (const double s : arguments.sparsity) rows.push_back({"generated", s, 0, 0, 0, 0, {}, {}});
-  const std::size_t generated = rows.size();
+  const auto add = [&](const std::string& workload) {
+    for (const double s : arguments.sparsity) rows.push_back({workload, s, 0, 0, 0, 0, {}, {}});
+  };
+  add("generated");
   for (const std::string& file : arguments.traces) {
     const std::size_t slash = file.find_last_of('/');
     const std::string name = file.substr(slash == std::string::npos ? 0 : slash + 1);
-    for (const double s : arguments.sparsity) {
-      rows.push_back({name.substr(0, name.find('.')), s, 0, 0, 0, 0, {}, {}});
-    }
+    add(name.substr(0, name.find('.')));
   }
-  {
-    ProgressBar bar("gh200-decode");
-    parallel(
-        rows.size(),
-        [&](std::size_t i) {
-          Row& row = rows[i];
-          if (i < generated) {
-            play(row, generate(arguments, platform, model, row.sparsity / 100), arguments.seed);
-            return;
-          }
-          const formats::AttentionTrace& trace =
-              *traces[(i - generated) / arguments.sparsity.size()];
-          auto rule =
-              SelectionRule::parse(fmt::format("topk:{}", std::max(1e-6, 1 - row.sparsity / 100)));
-          if (!rule) {
-            row.failed = rule.error();
-            return;
-          }
-          const runtime::TraceSelection selection(trace, *rule);
-          runtime::Workload workload;
-          workload.sequences.push_back({&selection, 0});
-          runtime::ReplayOptions options;
-          options.runtime.platform = platform;
-          options.runtime.tier_pages = {
-              static_cast<std::uint32_t>(share * static_cast<double>(workload.total_pages())),
-              1U << 28};
-          const auto instance = runtime::replay_instance(workload, options);
-          if (!instance) {
-            row.failed = instance.error();
-            return;
-          }
-          play(row, *instance, arguments.seed);
-        },
-        [&](double done) { bar.show(done); });
-  }
+  return rows;
+}
+
+Status play_recorded(Row& row, const formats::AttentionTrace& trace, const Setting& setting) {
+  LEHR_ASSIGN(const SelectionRule rule,
+              SelectionRule::parse(fmt::format("topk:{}", std::max(1e-6, 1 - row.sparsity / 100))));
+  const runtime::TraceSelection selection(trace, rule);
+  runtime::Workload workload;
+  workload.sequences.push_back({&selection, 0});
+  runtime::ReplayOptions options;
+  options.runtime.platform = setting.platform;
+  options.runtime.tier_pages = {
+      static_cast<std::uint32_t>(setting.share * static_cast<double>(workload.total_pages())),
+      1U << 28};
+  LEHR_ASSIGN(const auto instance, runtime::replay_instance(workload, options));
+  play(row, instance, setting.arguments.seed);
+  return {};
+}
+
+void play_all(std::vector<Row>& rows, const Setting& setting) {
+  const Arguments& arguments = setting.arguments;
+  const std::size_t sweep = arguments.sparsity.size();
+  ProgressBar bar("gh200-decode");
+  parallel(
+      rows.size(),
+      [&](std::size_t i) {
+        Row& row = rows[i];
+        if (i < sweep) {
+          play(row, generate(arguments, setting.platform, setting.model, row.sparsity / 100),
+               arguments.seed);
+          return;
+        }
+        const Status played = play_recorded(row, *setting.traces[i / sweep - 1], setting);
+        if (!played) row.failed = played.error();
+      },
+      [&](double done) { bar.show(done); });
+}
+
+std::string to_text(const std::vector<Row>& rows, const Setting& setting) {
+  const Arguments& a = setting.arguments;
   Table table(
       {"workload", "sparsity", "static", "reactive", "page", "SA window", "window", "share"});
-  ordered_json report{
-      {"schema", kReportSchema},      {"lehr", LEHR_BUILD_VERSION},
-      {"experiment", "gh200-decode"}, {"predicted", true},
-      {"seed", arguments.seed},       {"published_best_over_static", kPublishedBest}};
   double best = 0;
   for (const Row& r : rows) {
-    if (r.failed) fail(kCommand, *r.failed);
     const auto ratio = [&](double seconds) { return fmt::format("{:.2f}x", r.fixed / seconds); };
     best = std::max(best, r.fixed / r.window);
     table.add({r.workload, fmt::format("{:.0f}%", r.sparsity), ratio(r.fixed), ratio(r.reactive),
                ratio(r.page), ratio(r.window), fmt::format("{}", r.choice.window),
                fmt::format("{:.1f}", r.choice.share)});
+  }
+  std::string out = fmt::format(
+      "HBM {:.0f} GB at 4.9 TB/s, link 450 GB/s a direction, DRAM 500 GB/s; {} sequences of {} + "
+      "{} tokens, {} a token: {}\nKV, of which HBM holds {:.0f} %. Predicted times, as decode "
+      "rates over static.\n",
+      a.hbm_gb, a.sequences, a.prompt, a.decode,
+      human_bytes(static_cast<double>(a.kv_bytes_per_token)), human_bytes(setting.kv),
+      100 * setting.share);
+  out += fmt::format(
+      "The recorded traces are shorter than this decode. The generated workload is drawn from a "
+      "seed and stands for it:\nfitted to {} (overlap {:.2f}, wanted {:.2f}; ever read {:.2f}, "
+      "wanted {:.2f}); one step in {} is played.\n",
+      setting.wanted.source, setting.got.overlap, setting.wanted.overlap, setting.got.ever,
+      setting.wanted.ever, a.stride);
+  if (!a.traces.empty()) {
+    out += "Recorded traces are played as they are, with the same share of HBM.\n";
+  }
+  out += fmt::format(
+      "\n{}\nSA window knows the future: an upper estimate of its scheme, no bound. Best over "
+      "static here {:.2f}x; published: up to {:.2f}x.\n",
+      table.text(), best, kPublishedBest);
+  return out;
+}
+
+ordered_json to_json(const std::vector<Row>& rows, const Setting& setting) {
+  ordered_json report{
+      {"schema", kReportSchema},        {"lehr", LEHR_BUILD_VERSION},
+      {"experiment", "gh200-decode"},   {"predicted", true},
+      {"seed", setting.arguments.seed}, {"published_best_over_static", kPublishedBest}};
+  for (const Row& r : rows) {
     report["rows"].push_back({{"workload", r.workload},
                               {"sparsity", r.sparsity},
                               {"static_seconds", r.fixed},
@@ -325,34 +357,35 @@ void run(const Arguments& arguments) {
                               {"share", r.choice.share},
                               {"full_knowledge", "sa_window"}});
   }
-  report["generator"] = {{"lasting", model.lasting},         {"memory", model.memory},
-                         {"overlap", got.overlap},           {"ever", got.ever},
-                         {"wanted_overlap", wanted.overlap}, {"wanted_ever", wanted.ever}};
-  if (arguments.json != "-") {
-    fmt::print(
-        "HBM {:.0f} GB at 4.9 TB/s, link 450 GB/s a direction, DRAM 500 GB/s; {} sequences of {} + "
-        "{} tokens, {} a "
-        "token: {}\nKV, of which HBM holds {:.0f} %. Predicted times, as decode rates over "
-        "static.\n",
-        arguments.hbm_gb, arguments.sequences, arguments.prompt, arguments.decode,
-        human_bytes(arguments.kv_bytes_per_token), human_bytes(kv), 100 * share);
-    fmt::print(
-        "The recorded traces are shorter than this decode. The generated workload is drawn from a "
-        "seed and stands "
-        "for it:\nfitted to {} (overlap {:.2f}, wanted {:.2f}; ever read {:.2f}, wanted {:.2f}); "
-        "one step in {} is "
-        "played.\n",
-        wanted.source, got.overlap, wanted.overlap, got.ever, wanted.ever, arguments.stride);
-    if (!arguments.traces.empty()) {
-      fmt::print("Recorded traces are played as they are, with the same share of HBM.\n");
-    }
-    fmt::print(
-        "\n{}\nSA window knows the future: an upper estimate of its scheme. Best over static here "
-        "{:.2f}x; "
-        "published: up to {:.2f}x.\n",
-        table.text(), best, kPublishedBest);
+  report["generator"] = {
+      {"lasting", setting.model.lasting},         {"memory", setting.model.memory},
+      {"overlap", setting.got.overlap},           {"ever", setting.got.ever},
+      {"wanted_overlap", setting.wanted.overlap}, {"wanted_ever", setting.wanted.ever}};
+  return report;
+}
+
+void run(const Arguments& arguments) {
+  if (!arguments.json.empty()) take(kCommand, can_write_json(arguments.json));
+  const placement::Platform platform = published_platform(arguments.hbm_gb);
+  Traces traces;
+  for (const std::string& file : arguments.traces) {
+    traces.push_back(std::make_unique<formats::AttentionTrace>(
+        take(kCommand, formats::AttentionTrace::open(file))));
   }
-  if (!arguments.json.empty()) take(kCommand, write_json(arguments.json, report));
+  Setting setting{arguments, platform, traces, {}, {}, {}, 0, 0};
+  if (!traces.empty()) setting.wanted = take(kCommand, measure(traces));
+  setting.model = fit(setting.wanted, arguments.seed);
+  setting.got = statistics_of(setting.model, arguments.seed);
+  setting.kv = static_cast<double>(arguments.prompt + arguments.decode) * arguments.sequences *
+               static_cast<double>(arguments.kv_bytes_per_token);
+  setting.share = std::min(1.0, arguments.hbm_gb * kGB / setting.kv);
+  std::vector<Row> rows = rows_of(arguments);
+  play_all(rows, setting);
+  for (const Row& r : rows) {
+    if (r.failed) fail(kCommand, *r.failed);
+  }
+  if (arguments.json != "-") print(kCommand, to_text(rows, setting));
+  if (!arguments.json.empty()) take(kCommand, write_json(arguments.json, to_json(rows, setting)));
 }
 
 }  // namespace
