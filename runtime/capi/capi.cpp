@@ -118,7 +118,7 @@ lehr_status lehr_open(uint32_t version, const lehr_open_options* options, lehr_r
     LEHR_ASSIGN(const lehr_open_options given, read_struct(options, "options"));
     LEHR_ASSIGN(const config::Config config, read_options(given));
     LEHR_ASSIGN(auto instance, open_instance(config, registry->next_seed()));
-    out->id = registry->add(std::move(instance));
+    out->id = registry->add(instance);
     return {};
   });
 }
