@@ -46,7 +46,7 @@ Status DeviceContents::need(Block& block, Bytes bytes) {
     if (captured_rows_ > 0) {
       kept_.push_back(block);
     } else {
-      device_->free(block);
+      device_->release(block);
     }
     block = {};
   }
@@ -464,7 +464,7 @@ Status DeviceContents::send_feedback() {
   const Bytes words = heads * rows_.pages();
   const Bytes a_part = part_bytes(rows_.pages());
   if (told_.bytes < a_part * feedback_.parts.size()) {
-    if (told_.bytes > 0) device_->free(told_);
+    if (told_.bytes > 0) device_->release(told_);
     told_ = {};
     LEHR_ASSIGN(told_, device_->pinned(a_part * feedback_.parts.size()));
   }

@@ -26,7 +26,7 @@ struct DeviceContents::Tail {
   Tail& operator=(const Tail&) = delete;
   ~Tail() {
     if (block.host != nullptr) {
-      device->free(block);
+      device->release(block);
     } else {
       spare->push_back(block);
     }
@@ -94,15 +94,15 @@ Result<std::unique_ptr<DeviceContents>> DeviceContents::create(const DeviceConte
 DeviceContents::~DeviceContents() {
   batch_.clear();
   sequences_.clear();
-  for (const Block& b : spare_tails_) device_->free(b);
-  for (const Block& b : kept_) device_->free(b);
+  for (const Block& b : spare_tails_) device_->release(b);
+  for (const Block& b : kept_) device_->release(b);
   for (const auto& [sequences, b] : workspaces_) {
-    if (b.bytes > 0) device_->free(b);
+    if (b.bytes > 0) device_->release(b);
   }
   for (const Block* b :
        {&hbm_, &home_, &tables_, &lengths_, &reads_, &boxes_, &selection_, &counts_, &mass_, &peak_,
         &pairs_, &totals_, &k_, &v_, &q_, &out_, &told_, &answer_}) {
-    if (b->bytes > 0) device_->free(*b);
+    if (b->bytes > 0) device_->release(*b);
   }
 }
 
@@ -194,7 +194,7 @@ Status DeviceContents::suspended(SequenceId id) {
   LEHR_TRY(device_->copy(there.device, block.device, block.bytes, Lane::kMain));
   LEHR_ASSIGN(const Mark copied, device_->mark(Lane::kMain));
   LEHR_TRY(device_->wait_host(copied));
-  device_->free(block);
+  device_->release(block);
   block = there;
   rows_.forget(state.stamp, 0);
   return {};
@@ -242,7 +242,7 @@ Status DeviceContents::fit(std::span<const Member> batch) {
 
 Status DeviceContents::make_tables(std::uint32_t rows, std::uint32_t pages) {
   for (Block* b : {&tables_, &lengths_, &boxes_, &selection_, &counts_, &mass_, &peak_}) {
-    if (b->bytes > 0) device_->free(*b);
+    if (b->bytes > 0) device_->release(*b);
     *b = {};
   }
   const Bytes words = Bytes{geometry_.layers} * rows * geometry_.kv_heads * pages;
@@ -264,9 +264,8 @@ void DeviceContents::arrive() {
   arrivals_.clear();
 }
 
-Status DeviceContents::begin(std::span<const SequenceId> batch,
-                             std::span<const std::uint32_t> tokens, void* stream) {
-  if (mode_ != Mode::kIdle) return invalid("a step is open already");
+Result<std::vector<DeviceContents::Member>> DeviceContents::members_of(
+    std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens) const {
   std::vector<Member> members;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto before = runtime_->tokens(batch[i]);
@@ -276,6 +275,13 @@ Status DeviceContents::begin(std::span<const SequenceId> batch,
     }
     members.push_back({batch[i], tokens[i], *before, nullptr});
   }
+  return members;
+}
+
+Status DeviceContents::begin(std::span<const SequenceId> batch,
+                             std::span<const std::uint32_t> tokens, void* stream) {
+  if (mode_ != Mode::kIdle) return invalid("a step is open already");
+  LEHR_ASSIGN(std::vector<Member> members, members_of(batch, tokens));
   LEHR_TRY(device_->use(stream));
   LEHR_ASSIGN(const bool capturing, device_->capturing());
   if (capturing) {
@@ -333,6 +339,33 @@ Status DeviceContents::grow() {
   return {};
 }
 
+/// What the last feedback said of a layer; `all`: pages of a dense step.
+std::vector<runtime::GroupSelection> DeviceContents::told_groups(
+    std::uint32_t layer, std::span<const std::uint32_t> all) {
+  std::vector<runtime::GroupSelection> groups;
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    SequenceState& state = sequences_.at(batch_[i].id);
+    const std::size_t pages = runtime_->blocks(batch_[i].id).size();
+    for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
+      Said& said = state.said[layer * geometry_.kv_heads + head];
+      if (said.told != feedbacks_) continue;
+      runtime::GroupSelection g;
+      g.sequence = batch_[i].id;
+      g.kv_head = head;
+      g.pages =
+          feedback_.sparse ? std::span<const std::uint32_t>(said.pages) : all.first(pages - 1);
+      if (feedback_.sparse) {
+        said.mass.resize(pages, kNoMass);
+        said.peak.resize(pages, kNoMass);
+        g.mass = said.mass.data();
+        g.peak = said.peak.data();
+      }
+      if (!g.pages.empty()) groups.push_back(g);
+    }
+  }
+  return groups;
+}
+
 /// Every layer's decisions, from what the step before selected.
 Status DeviceContents::run_layers() {
   std::vector<std::uint32_t> all;
@@ -343,28 +376,7 @@ Status DeviceContents::run_layers() {
   }
   Status ran;
   for (std::uint32_t layer = 0; layer < geometry_.layers && ran; ++layer) {
-    std::vector<runtime::GroupSelection> groups;
-    for (std::size_t i = 0; i < batch_.size(); ++i) {
-      SequenceState& state = sequences_.at(batch_[i].id);
-      const std::size_t pages = runtime_->blocks(batch_[i].id).size();
-      for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
-        Said& said = state.said[layer * geometry_.kv_heads + head];
-        if (said.told != feedbacks_) continue;
-        runtime::GroupSelection g;
-        g.sequence = batch_[i].id;
-        g.kv_head = head;
-        g.pages = feedback_.sparse ? std::span<const std::uint32_t>(said.pages)
-                                   : std::span<const std::uint32_t>(all).first(pages - 1);
-        if (feedback_.sparse) {
-          said.mass.resize(pages, kNoMass);
-          said.peak.resize(pages, kNoMass);
-          g.mass = said.mass.data();
-          g.peak = said.peak.data();
-        }
-        if (!g.pages.empty()) groups.push_back(g);
-      }
-    }
-    ran = runtime_->run_layer(layer, groups);
+    ran = runtime_->run_layer(layer, told_groups(layer, all));
   }
   feedback_.parts.clear();
   return ran;

@@ -119,6 +119,10 @@ class DeviceContents final : public Contents {
   Status fit(std::span<const Member> batch);
   Status make_tables(std::uint32_t rows, std::uint32_t pages);
   void arrive();
+  Result<std::vector<Member>> members_of(std::span<const SequenceId> batch,
+                                         std::span<const std::uint32_t> tokens) const;
+  std::vector<runtime::GroupSelection> told_groups(std::uint32_t layer,
+                                                   std::span<const std::uint32_t> all);
   Status run_layers();
   Status grow();
   void note_ops(bool fills);

@@ -53,7 +53,7 @@ class KvDevice {
   virtual Result<Block> memory(Bytes bytes) = 0;
   virtual Result<Block> pinned(Bytes bytes) = 0;
   /// Once everything enqueued has run; this waits for it.
-  virtual void free(const Block& block) = 0;
+  virtual void release(const Block& block) = 0;
 
   /// Makes `stream` the main lane; what was enqueued before stays before.
   virtual Status use(void* stream) = 0;

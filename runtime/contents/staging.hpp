@@ -16,7 +16,7 @@ class Staging {
   explicit Staging(KvDevice& device) : device_(device) {}
   ~Staging() {
     for (const Half& half : halves_) {
-      for (const Block& block : half.blocks) device_.free(block);
+      for (const Block& block : half.blocks) device_.release(block);
     }
   }
   Staging(const Staging&) = delete;

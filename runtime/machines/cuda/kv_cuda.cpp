@@ -104,7 +104,7 @@ class KvCuda final : public contents::KvDevice {
     pinned_.emplace(address, std::move(made));
     return block;
   }
-  void free(const Block& block) override {
+  void release(const Block& block) override {
     const OnDevice here(device_);
     (void)cudaDeviceSynchronize();
     if (block.host != nullptr) {

@@ -54,7 +54,7 @@ class FakeKvDevice final : public contents::KvDevice {
 
   Result<contents::Block> memory(Bytes bytes) override { return allocate(bytes, false); }
   Result<contents::Block> pinned(Bytes bytes) override { return allocate(bytes, true); }
-  void free(const contents::Block& block) override {
+  void release(const contents::Block& block) override {
     finish();
     void* const p = reinterpret_cast<void*>(block.device);
     REQUIRE(owned_.erase(p) == 1);
