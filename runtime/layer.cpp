@@ -453,6 +453,8 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   if (ready) ready = stage_missing(layer);
   if (!ready) {
     undo_guards(table_, layer.selected, layer.tick_before);
+    // Pages that were staged before one found no room are where the table says: their bytes follow.
+    if (moves_bytes_ && !layer.ops.empty()) LEHR_TRY(machine_->run_layer(step_, index, layer.ops));
     return ready;
   }
   for (const PageId page : layer.tails) ++table_.version[page];

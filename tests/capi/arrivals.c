@@ -5,9 +5,10 @@
  *
  * A request is admitted if its working set fits HBM beside those of the others; prompts may share a
  * prefix (a fork); each grows until it has written enough. Where a step finds no room, the youngest
- * sequence is suspended, and comes back when there is. Now and then a draft is rolled back. All
- * along, K and V of some sequence are read back and compared, and at the end of all of them. With
- * faults, a step that fails must say why; what was written before must still be there.
+ * sequence is given up, or suspended if HBM is what is short. Others are suspended at random, and
+ * come back; drafts are rolled back. All along, K and V of some sequence are read back and
+ * compared, and at the end of all of them. With faults, a step that fails must say why; what was
+ * written before must still be there.
  */
 #include <lehr.h>
 #include <stdio.h>
@@ -28,8 +29,8 @@ enum {
   LONGEST = 320, /* tokens of one */
   CHUNK = 40,
   HBM_PAGES = 260,
-  HOST_PAGES = 700,
-  NVME_PAGES = 1500
+  HOST_PAGES = 260,
+  NVME_PAGES = 240
 };
 
 static uint64_t state;
@@ -167,21 +168,30 @@ static void drop(uint32_t i) {
   all[i] = all[--count];
 }
 
-/* Room is made by whoever came last. Zero: nobody is left to make any. */
-static int preempt(void) {
+static void rest(uint32_t i) {
+  if (lehr_sequence_suspend(runtime, &all[i].handle, 1, NULL) != LEHR_OK) {
+    drop(i); /* no room for its tail either: it starts again some day */
+    ++did.refused;
+    return;
+  }
+  all[i].asleep = 1;
+  ++did.suspended;
+}
+
+/* Room is made by whoever came last: in HBM by leaving it, below it by giving up. */
+static void preempt(lehr_status why) {
+  ++did.failed;
+  if (LEHR_STATUS_REASON(why) == LEHR_REASON_NO_SPACE ||
+      LEHR_STATUS_REASON(why) == LEHR_REASON_LOWER_TIER_BUSY) {
+    ++did.refused;
+    if (count > 0) drop(count - 1);
+    return;
+  }
   for (uint32_t i = count; i-- > 0;) {
     if (all[i].asleep) continue;
-    const lehr_status status = lehr_sequence_suspend(runtime, &all[i].handle, 1, NULL);
-    if (status != LEHR_OK) {
-      drop(i); /* no room for its tail either: it starts again some day */
-      ++did.refused;
-    } else {
-      all[i].asleep = 1;
-      ++did.suspended;
-    }
-    return 1;
+    rest(i);
+    return;
   }
-  return 0;
 }
 
 static void arrive(void) {
@@ -222,7 +232,8 @@ static void arrive(void) {
 static int turn(void) {
   if (below(4) == 0) arrive();
   for (uint32_t i = 0; i < count; ++i) {
-    if (!all[i].asleep || working_sets() + working_set(&all[i]) > HBM_PAGES) continue;
+    if (!all[i].asleep || below(8) != 0) continue;
+    if (working_sets() + working_set(&all[i]) > HBM_PAGES) continue;
     if (lehr_sequence_resume(runtime, &all[i].handle, 1, NULL) != LEHR_OK) break;
     all[i].asleep = 0;
     ++did.resumed;
@@ -236,9 +247,8 @@ static int turn(void) {
     const uint32_t tokens = left < CHUNK ? left : CHUNK;
     const lehr_status status = advance(batch, 1, tokens);
     if (status != LEHR_OK) {
-      ++did.failed;
       if (LEHR_STATUS_CLASS(status) != LEHR_CLASS_REFUSED) return 0;
-      (void)preempt();
+      preempt(status);
     }
     return 1; /* a chunk at a time, between steps */
   }
@@ -248,9 +258,8 @@ static int turn(void) {
   if (n == 0) return 1;
   const lehr_status status = advance(batch, n, 1);
   if (status != LEHR_OK) {
-    ++did.failed;
     if (LEHR_STATUS_CLASS(status) != LEHR_CLASS_REFUSED) return 0;
-    (void)preempt();
+    preempt(status);
     return 1;
   }
   ++did.steps;
@@ -262,6 +271,10 @@ static int turn(void) {
     ++did.rolled_back;
   }
   if (below(8) == 0) check_contents(batch[below(n)]);
+  if (below(25) == 0) { /* somebody more urgent */
+    const uint32_t i = below(count);
+    if (!all[i].asleep) rest(i);
+  }
   for (uint32_t i = count; i-- > 0;) {
     if (all[i].asleep || all[i].tokens < all[i].wanted) continue;
     drop(i);
