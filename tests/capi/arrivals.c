@@ -29,8 +29,8 @@ enum {
   LONGEST = 320, /* tokens of one */
   CHUNK = 40,
   HBM_PAGES = 260,
-  HOST_PAGES = 260,
-  NVME_PAGES = 240
+  HOST_PAGES = 700,
+  NVME_PAGES = 1500
 };
 
 static uint64_t state;
