@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
+#include "runtime/config/config.hpp"
 #include "tools/lehr/decode_run.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/progress.hpp"
@@ -21,7 +22,7 @@ constexpr const char* kCommand = "replay";
 
 struct Arguments {
   ReplayArguments replay;
-  std::string policy = "lru";
+  std::string policy = config::Config{}.policy_name;  ///< what an engine gets that says nothing
   std::string machine = "sim";
   std::string nvme_directory = std::filesystem::temp_directory_path().string();
   DecodeOptions gpu;

@@ -40,7 +40,7 @@ class Pool:
     """The memory that caches of one model share, and the policy that places their pages.
 
     hbm        share of the pool's pages ("25%"), pages ("400 pages") or bytes ("2GB") held in HBM; None: all
-    policy     placement policy, as `lehr info` lists them; profile: platform profile
+    policy     placement policy, by a name that `lehr compare` shows; profile: platform profile
     max_tokens tokens that all sequences of the pool may hold together; sequences: how many there may be at once;
                sequence_tokens: of one sequence (cuda: with it tables never grow)
     machine    "cuda" for a model on a GPU, "host" for one on the CPU; None: the model's
