@@ -184,15 +184,26 @@ std::uint32_t Runtime::owed_by_policy(const Layer& layer) const {
 }
 
 /// Pages whose only copy lies below the home tier cannot be read in place: the layer waits for
-/// them.
+/// them. So it does for tails of resumed sequences that went down meanwhile.
 Status Runtime::stage_missing(Layer& layer) {
   if (!home_.has_below()) return {};
-  for (const PageId page : layer.missed) {
-    if (resident(table_.residency[page], home_.home())) continue;
+  const auto stage = [&](PageId page) -> Status {
+    if (resident(table_.residency[page], home_.home())) return {};
     LEHR_TRY(home_.stage(page, false, layer.load, moves_bytes_ ? &layer.ops : nullptr));
     ++layer.report.staged;
+    return {};
+  };
+  // Until they are in HBM, tails are held like the selection: none goes down for another page.
+  for (const PageId page : layer.absent) ++table_.guard[page];
+  Status staged;
+  for (const PageId page : layer.missed) {
+    if (staged) staged = stage(page);
   }
-  return {};
+  for (const PageId page : layer.absent) {
+    if (staged && table_.residency[page] != 0) staged = stage(page);
+  }
+  for (const PageId page : layer.absent) --table_.guard[page];
+  return staged;
 }
 
 PageId Runtime::forced_victim() {
@@ -233,7 +244,7 @@ void Runtime::open_tails(Layer& layer) {
       LEHR_CHECK(1, room);
     }
     if (resident(table_.residency[page],
-                 home_.home())) {  // a resumed sequence's: its copy at home is out of date now
+                 home_.home())) {  // a resumed sequence's: copies below HBM are out of date now
       layer.load.link[to_hbm_].add(page_bytes_);
       if (moves_bytes_) {
         // The layer's own token has raised the version already; what was suspended is one older.

@@ -305,6 +305,55 @@ TEST_CASE("pages below the home tier are waited for, and come up once") {
   CHECK(step(*r, s, {0}).staged == 0);
 }
 
+TEST_CASE("a suspended tail that went down to NVMe comes back, and leaves no old copy there") {
+  auto options = small(2);
+  options.platform = test::tiny_platform(true);
+  options.tier_pages = {2, 1, 10};
+  const auto r = make(options);
+  const SequenceId s = start(*r, 2);
+  step(*r, s, {});
+  REQUIRE(r->suspend(s));  // its tail takes the one page at home
+  const SequenceId other = start(*r, 3);
+  step(*r, other, {});  // full: goes home, and the tail goes down
+  CHECK(r->table().slots(2).used() == 1);
+  REQUIRE(r->resume(s));
+  // Up to home (8 bytes at 10 B/s that the layer waits for; the other page makes way), then to HBM.
+  StepReport report = step(*r, s, {});
+  CHECK(report.staged == 1);
+  CHECK(report.time.stall == Approx(0.8));
+  CHECK(report.link[0].bytes == 8);
+  CHECK(report.link[3].bytes == 8);
+  CHECK(report.written_back == 1);         // it is full now
+  CHECK(r->table().slots(2).used() == 1);  // the other's page alone
+  // HBM holds the two new tails: each reads its page at home, where the other's makes way for it.
+  for (int turn = 0; turn < 2; ++turn) {
+    for (const SequenceId id : {other, s}) step(*r, id, {0});  // the machine checks contents
+  }
+  CHECK(r->table().slots(2).used() == 2);
+}
+
+TEST_CASE("a resumed tail at home stays there while its layer brings other pages up") {
+  auto options = small(8);
+  options.platform = test::tiny_platform(true);
+  options.tier_pages = {8, 2, 10};
+  const auto r = make(options);
+  const SequenceId s = start(*r, 6);  // page 0 and a tail of two tokens
+  step(*r, s, {});
+  REQUIRE(r->suspend(s));  // home is full
+  const SequenceId other = start(*r, 3);
+  step(*r, other, {});  // full: page 0, the oldest at home, goes down
+  REQUIRE(r->resume(s));
+  const PageId tail = r->blocks(s)[1];
+  REQUIRE(resident(r->table().residency[tail], 1));
+  // Page 0 comes up. The hand is at the tail, which this layer needs: the other page makes way.
+  const StepReport report = step(*r, s, {0});
+  CHECK(report.staged == 1);
+  CHECK(report.link[0].bytes == 2 * 8);  // page 0 and the tail
+  CHECK_FALSE(resident(r->table().residency[tail], 2));
+  CHECK(step(*r, other, {0}).reads == 2);
+  CHECK(step(*r, s, {0, 1}).reads == 3);
+}
+
 TEST_CASE("a full disk below holds write-backs, and loses nothing") {
   auto options = small(3);
   options.platform = test::tiny_platform(true);
