@@ -105,7 +105,7 @@ class Host final : public HostMachine {
   std::vector<PageOp> take_deferred() override { return std::exchange(deferred_, {}); }
 
   Status fill_now(std::span<const PageOp> ops) override {
-    for (const PageOp& op : ops) LEHR_TRY(fill(op));
+    for (const PageOp& op : ops) LEHR_TRY(run(op));
     if (!deferred_.empty()) return internal_error("host machine: contents were promised");
     return flush();
   }
@@ -124,6 +124,9 @@ class Host final : public HostMachine {
   }
 
   Status run(const PageOp& op) {
+    // One writer of a slot at a time: the engine orders readers after it, but takes no second one.
+    if (op.kind != PageOp::Kind::kRead && arriving_.contains(key(op.to, op.to_slot)))
+      LEHR_TRY(flush());
     switch (op.kind) {
       case PageOp::Kind::kFill:
         return fill(op);
@@ -200,7 +203,9 @@ class Host final : public HostMachine {
     tickets_.push_back(engine_->submit(moves_, said_));
     for (const transfer::Submission& s : said_) {
       if (s.job == 0) {
-        return Error{s.code, s.reason, "host machine: the transfer engine refused a move"};
+        // No refusal to the caller: the step loop has decided, and counts on its moves.
+        return Error{s.code == Code::kRefused ? Code::kInternal : s.code, s.reason,
+                     "host machine: the transfer engine refused a move"};
       }
     }
     moves_.clear();

@@ -80,3 +80,36 @@ TEST_CASE("transfers that are slow, short or out of order end with the right byt
   INFO((ended ? std::string() : ended.error().what));
   CHECK(ended);
 }
+
+TEST_CASE("a slot that one layer fills, empties and fills again ends with the last page") {
+  // A page is written back, goes down, and the next one is written back to where it was: a full
+  // home tier does so whenever two tails fill in one layer. Then both are read.
+  using Kind = PageOp::Kind;
+  const auto machine = machine_with("");
+  const auto first = [](Kind kind, TierId from, SlotId from_slot, TierId to, SlotId to_slot) {
+    return PageOp{kind, from, to, 7, 3, from_slot, to_slot};
+  };
+  const auto second = [](Kind kind, TierId from, SlotId from_slot, TierId to, SlotId to_slot) {
+    return PageOp{kind, from, to, 8, 5, from_slot, to_slot};
+  };
+  const std::vector<PageOp> made = {first(Kind::kFill, kHbm, 0, kHbm, 0),
+                                    second(Kind::kFill, kHbm, 1, kHbm, 1)};
+  REQUIRE(machine->set_up(made));
+  std::vector<PageOp> ops = {first(Kind::kCopy, kHbm, 0, 1, 0), first(Kind::kCopy, 1, 0, 2, 3),
+                             second(Kind::kCopy, kHbm, 1, 1, 0)};
+  Status ran = machine->run_layer(0, 0, ops);
+  INFO((ran ? std::string() : ran.error().what));
+  REQUIRE(ran);
+  // And within the file: its slot is emptied by the way up and filled by the way down.
+  ops = {first(Kind::kCopy, 2, 3, 1, 1),
+         first(Kind::kRead, 1, 1, kHbm, kNoSlot),
+         second(Kind::kCopy, 1, 0, 2, 3),
+         first(Kind::kFetch, 1, 1, kHbm, 1),
+         second(Kind::kCopy, 2, 3, 1, 0),
+         second(Kind::kCopy, 1, 0, kHbm, 1),
+         second(Kind::kRead, kHbm, 1, kHbm, kNoSlot)};
+  ran = machine->run_layer(1, 0, ops);
+  INFO((ran ? std::string() : ran.error().what));
+  REQUIRE(ran);
+  CHECK(machine->drain());
+}
