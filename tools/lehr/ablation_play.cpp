@@ -148,14 +148,13 @@ class Player {
     for (const Batch& b : work_) {
       for (const std::string& hbm : arguments_.hbm) {
         for (const std::string& profile : arguments_.profiles) {
-          Cell cell;
+          Cell& cell = results_.cells.emplace_back();
           cell.trace = b.name;
           cell.select = b.replay.select;
           cell.hbm = hbm;
           cell.profile = profile;
           cell.mixed = b.mixed;
           cell.by.resize(results_.contestants.size());
-          results_.cells.push_back(std::move(cell));
         }
       }
     }
