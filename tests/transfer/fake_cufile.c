@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands for NVIDIA's cuFile where there is none: the same calls over pread and pwrite, into memory of the host.
- * LEHR_FAKE_CUFILE=refuse: its driver cannot be opened; =direct: it claims a kernel driver for NVMe. */
+/* Stands for NVIDIA's cuFile where there is none: the same calls over pread and pwrite, into memory
+ * of the host. LEHR_FAKE_CUFILE=refuse: its driver cannot be opened; =direct: it claims a kernel
+ * driver for NVMe. */
 #define _POSIX_C_SOURCE 200809L
 #include <stddef.h>
 #include <stdlib.h>
@@ -34,7 +35,8 @@ Error cuFileDriverGetProperties(Properties* properties);
 Error cuFileHandleRegister(void** handle, Descriptor* descriptor);
 void cuFileHandleDeregister(void* handle);
 ssize_t cuFileRead(void* handle, void* base, size_t size, off_t file_offset, off_t memory_offset);
-ssize_t cuFileWrite(void* handle, const void* base, size_t size, off_t file_offset, off_t memory_offset);
+ssize_t cuFileWrite(void* handle, const void* base, size_t size, off_t file_offset,
+                    off_t memory_offset);
 
 static int asked(const char* what) {
   const char* mode = getenv("LEHR_FAKE_CUFILE");
@@ -80,6 +82,7 @@ ssize_t cuFileRead(void* handle, void* base, size_t size, off_t file_offset, off
   return pread(*(int*)handle, (char*)base + memory_offset, size, file_offset);
 }
 
-ssize_t cuFileWrite(void* handle, const void* base, size_t size, off_t file_offset, off_t memory_offset) {
+ssize_t cuFileWrite(void* handle, const void* base, size_t size, off_t file_offset,
+                    off_t memory_offset) {
   return pwrite(*(int*)handle, (const char*)base + memory_offset, size, file_offset);
 }

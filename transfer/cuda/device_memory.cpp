@@ -79,7 +79,8 @@ class MappedMemory final : public DeviceMemory {
     }
     unit_ = round_up(std::min(kUnit, std::max(config_.reserve, config_.bytes)), granularity);
     reserved_ = round_up(std::max(config_.reserve, config_.bytes), unit_);
-    if (const CUresult s = driver_.reserve(&base_, reserved_, granularity, 0, 0); s != CUDA_SUCCESS) {
+    if (const CUresult s = driver_.reserve(&base_, reserved_, granularity, 0, 0);
+        s != CUDA_SUCCESS) {
       base_ = 0;
       return driver_error(s, "reserving device addresses");
     }
