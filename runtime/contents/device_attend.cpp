@@ -241,6 +241,21 @@ Status DeviceContents::select(const AttendCall& call, std::uint64_t q) {
   return device_->launch(shape(static_cast<std::uint32_t>(batch_.size()), 1), work);
 }
 
+/// Which pages a launch reads: the layer's table from `row` on, and what was selected of it.
+template <class Params>
+void DeviceContents::name_pages(Params& p, std::uint32_t row, std::uint64_t lengths,
+                                bool sparse) const {
+  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer_) +
+            std::size_t{row} * geometry_.kv_heads * rows_.pages();
+  p.lengths = at<std::uint32_t>(lengths);
+  if (sparse) {
+    p.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
+    p.counts =
+        at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
+    p.selection_pitch = rows_.pages();
+  }
+}
+
 /// Rows from `row` on. The selection, if there is one, is the layer's.
 Status DeviceContents::launch_attend(const AttendCall& call, const kernels::StepShape& s,
                                      std::uint32_t row, std::uint64_t q, std::uint64_t out,
@@ -256,15 +271,7 @@ Status DeviceContents::launch_attend(const AttendCall& call, const kernels::Step
   kernels::AttendParams& p = work.params;
   p.q = at<void>(q);
   p.out = at<void>(out);
-  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer_) +
-            std::size_t{row} * geometry_.kv_heads * rows_.pages();
-  p.lengths = at<std::uint32_t>(lengths);
-  if (sparse) {
-    p.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
-    p.counts =
-        at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
-    p.selection_pitch = rows_.pages();
-  }
+  name_pages(p, row, lengths, sparse);
   if (codes) {
     const Bytes groups = Bytes{std::max(s.sequences, rows_.rows())} * geometry_.kv_heads;
     LEHR_TRY(need(pairs_, groups * rows_.pages() * s.rows() * sizeof(kernels::SoftmaxPair)));
@@ -284,15 +291,7 @@ Status DeviceContents::note(const kernels::StepShape& s, std::uint32_t row, std:
                             bool codes) {
   const bool sparse = sparse_ && mode_ == Mode::kStep;
   kernels::NoteParams p;
-  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer_) +
-            std::size_t{row} * geometry_.kv_heads * rows_.pages();
-  p.lengths = at<std::uint32_t>(lengths);
-  if (sparse) {
-    p.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
-    p.counts =
-        at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
-    p.selection_pitch = rows_.pages();
-  }
+  name_pages(p, row, lengths, sparse);
   if (codes) {
     const Bytes words = Bytes{geometry_.layers} * rows_.layer_words();
     LEHR_TRY(need(mass_, words));

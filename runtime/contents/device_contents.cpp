@@ -524,15 +524,10 @@ Status DeviceContents::send_moves() {
 Status DeviceContents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
-  if (layer != next || next >= geometry_.layers)
-    return invalid(fmt::format("layer: {}, expected {}", layer, next), Reason::kOutOfRange);
   std::uint32_t most = 0;
   for (const Member& m : batch_) most = std::max(most, m.tokens);
-  const Element element = options_.contents.element;
   LEHR_TRY(
-      check_tensor(k, "k", batch_.size(), geometry_.kv_heads, most, geometry_.head_dim, element));
-  LEHR_TRY(
-      check_tensor(v, "v", batch_.size(), geometry_.kv_heads, most, geometry_.head_dim, element));
+      check_append(geometry_, options_.contents.element, layer, next, batch_.size(), most, k, v));
   LEHR_ASSIGN(const bool capturing, device_->capturing());
   if (capturing) {
     if (options_.sequences == 0 || options_.tokens == 0)

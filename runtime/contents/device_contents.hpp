@@ -156,6 +156,8 @@ class DeviceContents final : public Contents {
   Result<Queries> queries(const AttendCall& call, std::uint32_t most);
   Status attend_batch(const AttendCall& call, const Queries& io, std::uint32_t q_len, bool codes);
   Status attend_slices(const AttendCall& call, const Queries& io, std::uint32_t most, bool codes);
+  template <class Params>
+  void name_pages(Params& params, std::uint32_t row, std::uint64_t lengths, bool sparse) const;
   Status launch_attend(const AttendCall& call, const kernels::StepShape& shape, std::uint32_t row,
                        std::uint64_t q, std::uint64_t out, std::uint64_t lengths, bool codes);
   Status note(const kernels::StepShape& shape, std::uint32_t row, std::uint64_t lengths,

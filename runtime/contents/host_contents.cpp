@@ -163,12 +163,9 @@ Status HostContents::write_rows(std::size_t index, std::uint32_t head, const Ten
 Status HostContents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
-  if (layer != next || next >= geometry_.layers)
-    return invalid(fmt::format("layer: {}, expected {}", layer, next), Reason::kOutOfRange);
   std::uint32_t most = 0;
   for (const Member& m : batch_) most = std::max(most, m.tokens);
-  LEHR_TRY(check_tensor(k, "k", batch_.size(), geometry_.kv_heads, most, page_.dim, page_.element));
-  LEHR_TRY(check_tensor(v, "v", batch_.size(), geometry_.kv_heads, most, page_.dim, page_.element));
+  LEHR_TRY(check_append(geometry_, page_.element, layer, next, batch_.size(), most, k, v));
   if (appended_) LEHR_TRY(close_layer());
   writing_.clear();
   for (std::size_t i = 0; i < batch_.size(); ++i) {
