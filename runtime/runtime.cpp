@@ -202,7 +202,12 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
   }
   std::vector<PageOp> ops;
   place_blocks(ids, 0, ops);
-  if (moves_bytes_) LEHR_TRY(machine_->set_up(ops));
+  if (moves_bytes_) {
+    if (Status made = machine_->set_up(ops); !made) {
+      for (const SequenceId id : ids) forget(*sequences_[id]);  // nobody was told of their pages
+      return made.error();
+    }
+  }
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const Sequence& s = *sequences_[ids[i]];
     std::vector<PageId> pages;
@@ -365,23 +370,31 @@ void Runtime::free_block(PageId base) {
   table_.close_block(base);
 }
 
-/// Blocks from `first` on are no longer this sequence's; those that nobody else has are freed.
+/// Blocks from `first` on are no longer this sequence's, which whoever decides is told.
 void Runtime::leave_blocks(Sequence& s, std::size_t first) {
   std::vector<PageId> gone;
-  for (std::size_t b = first; b < s.blocks.size(); ++b) {
-    const PageId base = s.blocks[b];
-    if (!table_.unshare_block(base)) continue;
-    const bool full = (b + 1) * options_.geometry.page_tokens <= s.tokens;
-    for (std::uint32_t group = 0; full && group < options_.geometry.groups(); ++group) {
-      gone.push_back(base + group * PageTable::kRun);
-    }
+  for (std::size_t b = first; b < s.tokens / options_.geometry.page_tokens; ++b) {
+    if (table_.block_refs(s.blocks[b]) > 1) continue;
+    for (std::uint32_t group = 0; group < options_.geometry.groups(); ++group)
+      gone.push_back(s.blocks[b] + group * PageTable::kRun);
   }
   if (predictor_) predictor_->remove_pages(gone);
   policy_->remove_pages(gone);
+  unshare_blocks(s, first);
+}
+
+/// Those that nobody else has are freed.
+void Runtime::unshare_blocks(Sequence& s, std::size_t first) {
   for (std::size_t b = first; b < s.blocks.size(); ++b) {
-    if (table_.block_refs(s.blocks[b]) == 0) free_block(s.blocks[b]);
+    if (table_.unshare_block(s.blocks[b])) free_block(s.blocks[b]);
   }
   s.blocks.resize(first);
+}
+
+void Runtime::forget(Sequence& s) {
+  unshare_blocks(s, 0);
+  if (s.chunk != kNoPage) table_.abandon_rest(s.chunk, s.chunk_used);
+  sequences_[s.number].reset();
 }
 
 Status Runtime::release(SequenceId id) {
@@ -389,8 +402,7 @@ Status Runtime::release(SequenceId id) {
   Sequence* s = find(id);
   if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
   leave_blocks(*s, 0);
-  if (s->chunk != kNoPage) table_.abandon_rest(s->chunk, s->chunk_used);
-  sequences_[id].reset();
+  forget(*s);
   return {};
 }
 

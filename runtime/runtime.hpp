@@ -86,8 +86,8 @@ struct SequenceInfo {
 /// every machine. Not thread-safe: one thread at a time.
 ///
 /// A step: begin_step, then run_layer for each layer in order, then end_step. Every refusal leaves
-/// the state as it was, but for run_layer's kInternal and machine failures, after which only the
-/// destructor is safe.
+/// the state as it was, and so does create_sequences where the machine fails; after run_layer's
+/// kInternal and any other failure of the machine only the destructor is safe.
 class Runtime {
  public:
   static Result<std::unique_ptr<Runtime>> create(RuntimeOptions options,
@@ -159,6 +159,8 @@ class Runtime {
   void open_block(Sequence& sequence);
   void free_block(PageId base);
   void leave_blocks(Sequence& sequence, std::size_t first);
+  void unshare_blocks(Sequence& sequence, std::size_t first);
+  void forget(Sequence& sequence);
   void append_token(Sequence& sequence);
   void own_tail(Sequence& sequence);
   void place_page(PageId page, std::uint32_t written, std::vector<PageOp>& ops);

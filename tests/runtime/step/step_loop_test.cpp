@@ -1,58 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <catch2/catch.hpp>
-
-#include "runtime/runtime.hpp"
-#include "tests/support/content_machine.hpp"
-#include "tests/support/tiny_platform.hpp"
+#include "tests/runtime/step/tiny_runtime.hpp"
 
 using namespace lehr;
 using namespace lehr::runtime;
-
-namespace {
-
-/// One layer, one KV head, pages of 4 tokens and 8 bytes (2 x 4 x 1 x 1).
-RuntimeOptions small(std::uint32_t hbm_pages, const char* policy = "lru") {
-  RuntimeOptions o;
-  o.platform = test::tiny_platform();
-  o.geometry = {.layers = 1,
-                .kv_heads = 1,
-                .q_heads = 1,
-                .head_dim = 1,
-                .page_tokens = 4,
-                .element_bytes = 1};
-  o.tier_pages = {hbm_pages, 100};
-  o.policy = policy;
-  return o;
-}
-
-std::unique_ptr<Runtime> make(RuntimeOptions options) {
-  auto made = Runtime::create(std::move(options), std::make_unique<test::ContentMachine>());
-  REQUIRE(made);
-  return *std::move(made);
-}
-
-SequenceId start(Runtime& r, std::uint64_t prompt) {
-  const SequenceInfo info{prompt, {}};
-  auto ids = r.create_sequences({&info, 1});
-  REQUIRE(ids);
-  return ids->front();
-}
-
-StepReport step(Runtime& r, SequenceId s, const std::vector<std::uint32_t>& pages) {
-  REQUIRE(r.begin_step({&s, 1}));
-  GroupSelection g;
-  g.sequence = s;
-  g.pages = pages;
-  const Status ran = r.run_layer(0, {&g, 1});
-  INFO((ran ? std::string() : ran.error().what));
-  REQUIRE(ran);
-  auto report = r.end_step();
-  REQUIRE(report);
-  REQUIRE(r.validate());
-  return *report;
-}
-
-}  // namespace
+using namespace lehr::test;
 
 TEST_CASE("a replay starts with the latest prompt pages in HBM") {
   // 3 full pages and a tail of one token; HBM takes the tail and the two latest full pages.
@@ -134,37 +85,6 @@ TEST_CASE("HBM of exactly the tails works, and the tail moves on") {
   CHECK(r->table().slots(kHbm).used() == 1);
 }
 
-TEST_CASE("less HBM than tails is refused with a reason") {
-  auto none = Runtime::create(small(0), std::make_unique<test::ContentMachine>());
-  REQUIRE_FALSE(none);
-  CHECK(none.error().reason == Reason::kOverBudget);
-  const auto r = make(small(1));
-  start(*r, 4);
-  const SequenceInfo info{4, {}};
-  const auto second = r->create_sequences({&info, 1});
-  REQUIRE_FALSE(second);
-  CHECK(second.error().reason == Reason::kOverBudget);
-  CHECK(r->validate());
-}
-
-TEST_CASE("a prompt past all page numbers is refused, also where its pages overflow 64 bits") {
-  auto options = small(4);
-  options.geometry.kv_heads = 2;
-  options.geometry.q_heads = 2;
-  options.geometry.page_tokens = 1;
-  const auto r = make(options);
-  for (const auto prompt : std::vector<std::uint64_t>{1ULL << 31, 1ULL << 63, ~0ULL}) {
-    const SequenceInfo info{prompt, {}};
-    const auto refused = r->create_sequences({&info, 1});
-    REQUIRE_FALSE(refused);
-    CHECK(refused.error().reason == Reason::kOverBudget);
-  }
-  CHECK(r->table().live_pages() == 0);
-  // The control: what has page numbers and no room is refused for another reason.
-  const SequenceInfo info{1U << 20, {}};
-  CHECK(r->create_sequences({&info, 1}).error().reason == Reason::kNoSpace);
-}
-
 TEST_CASE("rows of sequences that ended are used again, each by one sequence") {
   // 64 blocks are a chunk; one fewer, exactly, one more.
   for (const std::uint64_t blocks : {63, 64, 65}) {
@@ -184,31 +104,6 @@ TEST_CASE("rows of sequences that ended are used again, each by one sequence") {
       CHECK(r->table().rows() == rows);
     }
   }
-}
-
-TEST_CASE("a refused layer leaves the state as it was") {
-  const auto r = make(small(3));
-  const SequenceId s = start(*r, 13);
-  REQUIRE(r->begin_step({&s, 1}));
-  const auto guards = r->table().guard;
-  const auto ticks = r->table().last_tick;
-  GroupSelection g;
-  g.sequence = s;
-  const std::vector<std::uint32_t> past_the_end{0, 4};
-  g.pages = past_the_end;
-  CHECK_FALSE(r->run_layer(0, {&g, 1}));
-  const std::vector<std::uint32_t> unordered{2, 1};
-  g.pages = unordered;
-  CHECK_FALSE(r->run_layer(0, {&g, 1}));
-  CHECK_FALSE(r->run_layer(1, {&g, 1}));
-  g.kv_head = 1;
-  g.pages = {};
-  CHECK_FALSE(r->run_layer(0, {&g, 1}));
-  CHECK(r->table().guard == guards);
-  CHECK(r->table().last_tick == ticks);
-  g.kv_head = 0;
-  CHECK(r->run_layer(0, {&g, 1}));
-  CHECK(r->end_step());
 }
 
 TEST_CASE("forks share pages and write into tails of their own") {
@@ -352,41 +247,6 @@ TEST_CASE("a resumed tail at home stays there while its layer brings other pages
   CHECK_FALSE(resident(r->table().residency[tail], 2));
   CHECK(step(*r, other, {0}).reads == 2);
   CHECK(step(*r, s, {0, 1}).reads == 3);
-}
-
-TEST_CASE("a full disk below holds write-backs, and loses nothing") {
-  auto options = small(3);
-  options.platform = test::tiny_platform(true);
-  options.tier_pages = {3, 1, 0};
-  const auto r = make(options);
-  const SequenceId s = start(*r, 6);  // one full page at home
-  StepReport report = step(*r, s, {0});
-  report = step(*r, s, {0});  // page 1 is full: home is full, nothing below
-  CHECK(report.written_back == 0);
-  CHECK(report.busy_write_backs == 1);
-  report = step(*r, s, {0, 1});
-  CHECK(report.busy_write_backs == 1);  // tried again
-  CHECK(report.misses == 0);            // and still readable where it is
-}
-
-TEST_CASE("a group that is named twice in a layer is refused, and the step can go on") {
-  const auto r = make(small(8));
-  const SequenceId s = start(*r, 13);
-  REQUIRE(r->begin_step({&s, 1}));
-  const std::vector<std::uint32_t> pages{0, 1};
-  GroupSelection g;
-  g.sequence = s;
-  g.pages = pages;
-  const GroupSelection twice[] = {g, g};
-  const Status refused = r->run_layer(0, twice);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == Code::kInvalid);
-  CHECK(refused.error().what.find("named twice") != std::string::npos);
-  REQUIRE(r->run_layer(0, {&g, 1}));  // the control: once is right
-  const auto report = r->end_step();
-  REQUIRE(report);
-  CHECK(report->reads == 3);  // two pages and the tail
-  CHECK(r->validate());
 }
 
 TEST_CASE("a full page that its policy was not told of yet makes room without it") {
