@@ -197,6 +197,7 @@ class Directory {
   Status check_item(NamespaceId ns, const ItemRequest& item, const std::string& where,
                     bool load) const;
   JobItem look_up(NamespaceId ns, const ItemRequest& wanted) const;
+  Result<Claim*> claim_of(const LoadRequest& request, std::span<const ItemRequest> items);
   Status check_items(NamespaceId ns, std::span<const ItemRequest> items, bool load);
   Status check_quota(TenantId tenant, std::uint32_t fresh, std::span<const ObjectId> keep,
                      std::vector<Evicted>& evicted);
@@ -205,6 +206,7 @@ class Directory {
   void end_use(const JobItem& item, Job::Kind kind);
   void finish_store(JobItem& item, const ItemOutcome& outcome);
   void finish_load(JobItem& item, const ItemOutcome& outcome);
+  JobId enter(Job job);
   void settle(JobId id, Job& job);
   void run_claims(PoolId pool);
   void count_refusal(const Error& error);

@@ -153,10 +153,7 @@ Result<JobId> Directory::prepare_store(const StoreRequest& request,
     begin_use(item, job.kind);
   }
   for (const ObjectId id : present) catalog_.unpin(id);
-  const bool empty = job.moving == 0;
-  const JobId id = jobs_.insert(std::move(job));
-  if (empty) settle(id, *jobs_.find(id));
-  return id;
+  return enter(std::move(job));
 }
 
 /// What a load would do for an item: move it, wait for its store, or miss.
@@ -175,31 +172,44 @@ JobItem Directory::look_up(NamespaceId ns, const ItemRequest& wanted) const {
   return item;
 }
 
+/// A job from here on; one with nothing to move has ended.
+JobId Directory::enter(Job job) {
+  const bool empty = job.moving == 0;
+  const JobId id = jobs_.insert(std::move(job));
+  if (empty) settle(id, *jobs_.find(id));
+  return id;
+}
+
+/// The claim that a load names, or null.
+Result<Directory::Claim*> Directory::claim_of(const LoadRequest& request,
+                                              std::span<const ItemRequest> items) {
+  if (request.claim == 0) return nullptr;
+  Claim* claim = claims_.find(request.claim);
+  if (claim == nullptr) return Error{Code::kStale, Reason::kNone, "load: the claim is closed"};
+  if (claim->state != ClaimState::kGranted)
+    return refused(Reason::kPending, "load: the claim is not granted yet");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (items[i].pool != claim->pool)
+      return invalid(fmt::format("load, item {}: not of the claim's pool", i));
+  }
+  return claim;
+}
+
 Result<JobId> Directory::prepare_load(const LoadRequest& request,
                                       std::span<const ItemRequest> items) {
   LEHR_TRY(check_items(request.ns, items, true));
-  Claim* claim = request.claim == 0 ? nullptr : claims_.find(request.claim);
-  if (request.claim != 0 && claim == nullptr) {
-    return Error{Code::kStale, Reason::kNone, "load: the claim is closed"};
-  }
-  if (claim != nullptr && claim->state != ClaimState::kGranted) {
-    return refused(Reason::kPending, "load: the claim is not granted yet");
-  }
+  LEHR_ASSIGN(Claim* const claim, claim_of(request, items));
   Job job;
   job.kind = Job::Kind::kLoad;
   job.caller_id = request.caller_id;
   job.claim = request.claim;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (claim != nullptr && items[i].pool != claim->pool) {
-      return invalid(fmt::format("load, item {}: not of the claim's pool", i));
-    }
     const JobItem& item = job.items.emplace_back(look_up(request.ns, items[i]));
     if (item.state == ItemState::kMove) {
       ++job.moving;
+    } else if (!request.partial && item.state == ItemState::kPending) {
+      return refused(Reason::kPending, fmt::format("load, item {}: the key is being stored", i));
     } else if (!request.partial) {
-      if (item.state == ItemState::kPending) {
-        return refused(Reason::kPending, fmt::format("load, item {}: the key is being stored", i));
-      }
       return not_found(fmt::format("load, item {}: no valid copy", i));
     }
   }
@@ -222,10 +232,7 @@ Result<JobId> Directory::prepare_load(const LoadRequest& request,
     if (item.tier != kHostTier) item.host_copy = catalog_.reserve_copy(item.object, kHostTier);
     begin_use(item, job.kind);
   }
-  const bool empty = job.moving == 0;
-  const JobId id = jobs_.insert(std::move(job));
-  if (empty) settle(id, *jobs_.find(id));
-  return id;
+  return enter(std::move(job));
 }
 
 // --- the end of items and jobs ------------------------------------------------------------------
