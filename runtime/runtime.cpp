@@ -420,6 +420,18 @@ Status Runtime::send_tail_home(PageId page, placement::LayerLoad& load, std::vec
   return {};
 }
 
+/// Whether a page of a suspended sequence was in HBM and has left it; a full one that waits for its
+/// write-back stays.
+Result<bool> Runtime::leave_hbm(PageId page, bool tail, placement::LayerLoad& load,
+                                std::vector<PageOp>& ops) {
+  if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
+  if (!resident(table_.residency[page], kHbm)) return false;
+  if (tail && (table_.flags[page] & kTail) != 0) LEHR_TRY(send_tail_home(page, load, ops));
+  if (table_.guard[page] != 0) return false;
+  drop_from_hbm(page);
+  return true;
+}
+
 Status Runtime::suspend(SequenceId id) {
   if (in_step_) return invalid("a sequence cannot be suspended inside a step");
   Sequence* s = find(id);
@@ -441,12 +453,8 @@ Status Runtime::suspend(SequenceId id) {
     const bool tail = partial && base == s->blocks.back();
     for (std::uint32_t group = 0; group < groups; ++group) {
       const PageId page = base + group * PageTable::kRun;
-      if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
-      if (!resident(table_.residency[page], kHbm)) continue;
-      if (tail && (table_.flags[page] & kTail) != 0) LEHR_TRY(send_tail_home(page, load, ops));
-      if (table_.guard[page] != 0) continue;
-      drop_from_hbm(page);
-      if (!tail) left.push_back(page);
+      LEHR_ASSIGN(const bool gone, leave_hbm(page, tail, load, ops));
+      if (gone && !tail) left.push_back(page);
     }
   }
   tell_policy_left(left);

@@ -168,6 +168,8 @@ class Runtime {
   void fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops);
 
   Status send_tail_home(PageId page, placement::LayerLoad& load, std::vector<PageOp>& ops);
+  Result<bool> leave_hbm(PageId page, bool tail, placement::LayerLoad& load,
+                         std::vector<PageOp>& ops);
 
   // The layer, in the order in which it happens (layer.cpp).
   struct Layer;

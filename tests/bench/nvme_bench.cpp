@@ -147,9 +147,7 @@ double run_engine(const Options& o, Pages& pages, Rng& rng) {
 }
 
 int bench(const Options& o) {
-  const std::string path =
-      (std::filesystem::path(o.directory) / ("lehr-nvme-bench." + std::to_string(::getpid())))
-          .string();
+  const std::string path = o.directory + "/lehr-nvme-bench." + std::to_string(::getpid());
   HostEngineConfig config;
   config.page_bytes = o.block;
   // As many pages again wait for the device as it has in flight, as on a link that is the
@@ -194,9 +192,7 @@ int bench(const Options& o) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   Options o;
   CLI::App app("Random page reads through the transfer engine beside fio");
   app.add_option("--dir", o.directory, "where the file is made");
@@ -208,4 +204,15 @@ int main(int argc, char** argv) {
   app.add_flag("!--no-verify", o.verify, "leave out the checksum of every page read");
   CLI11_PARSE(app, argc, argv);
   return bench(o);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {  // of the libraries
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  return 1;
 }

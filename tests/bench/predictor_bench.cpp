@@ -28,7 +28,7 @@ void scale_odds(benchmark::State& state) {
   for (float& v : x) v = static_cast<float>(12 * rng.uniform() - 8);
   std::vector<float> odds(kPages);
   const OddsScaler scaler;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     scaler.apply(1, x.data(), kPages, odds.data());
     benchmark::DoNotOptimize(odds.data());
   }
@@ -52,7 +52,7 @@ void network(benchmark::State& state) {
     }
   }
   Logits x;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     for (std::uint32_t run = 0; run < kRuns; ++run) {
       weights->logits(features[run % features.size()], x,
                       static_cast<std::uint32_t>(state.range(0)));
@@ -87,7 +87,7 @@ void gru(benchmark::State& state) {
   Logits x;
   constexpr std::uint32_t kBatches =
       (kRuns + kBlocks * GruBatch::kLanes - 1) / (kBlocks * GruBatch::kLanes);
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     for (std::uint32_t b = 0; b < kBatches; ++b) {
       batch.shape(kBlocks);
       for (std::uint32_t lane = 0; lane < GruBatch::kLanes; ++lane) {
@@ -200,7 +200,7 @@ void observe(benchmark::State& state, const char* name) {
   }
   Steps steps;
   (*made)->add_pages(steps.all(), steps.columns());
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     state.PauseTiming();
     const LayerView& view = steps.next();
     state.ResumeTiming();
@@ -239,7 +239,7 @@ void watch(benchmark::State& state) {
   Watch over;
   (*made)->add_pages(steps.all(), steps.columns());
   over.add_pages(steps.all());
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     state.PauseTiming();
     const LayerView& view = steps.next();
     state.ResumeTiming();

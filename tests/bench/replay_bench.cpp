@@ -32,7 +32,7 @@ void replay(benchmark::State& state, const char* policy, bool with_selection) {
   const SelectionRule rule = *SelectionRule::parse("mass:0.95");
   std::uint64_t visits = 0;
   std::optional<runtime::TraceSelection> selection(std::in_place, trace(), rule);
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     if (with_selection) selection.emplace(trace(), rule);
     runtime::Workload workload{{{&*selection, 0}}};
     const double share = static_cast<double>(state.range(0)) / 100;
@@ -58,7 +58,7 @@ BENCHMARK_CAPTURE(replay, lru_and_selection, "lru", true)->Arg(25)->Unit(benchma
 /// Bytes of everything hot for a million pages: the columns of the page table and of heat.
 void hot_bytes(benchmark::State& state) {
   const std::uint32_t slots[] = {1U << 20, 1U << 20, 1U << 20};
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     runtime::PageTable table(32, 8, slots);
     runtime::Heat heat;
     for (std::uint32_t chunk = 0; chunk < 62; ++chunk) table.open_chunk();

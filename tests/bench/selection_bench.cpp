@@ -22,7 +22,7 @@ void select_all_rows(benchmark::State& state, const char* text) {
   lehr::Selector selector(*rule);
   std::uint64_t visits = 0;
   std::uint64_t pages = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     for (std::uint32_t step = 0; step < (*trace).steps(); ++step) {
       const std::uint32_t live = (*trace).pages_at(step);
       for (std::uint32_t layer = 0; layer < (*trace).layers(); ++layer) {
