@@ -14,6 +14,9 @@ std::span<const T> slice(const std::vector<T>& all, const std::vector<std::uint3
 }
 
 Error broken(const std::string& what) { return invalid("placement instance: " + what); }
+Error broken(const std::string& what, Tick t) {
+  return broken(what + " at tick " + std::to_string(t));
+}
 
 }  // namespace
 
@@ -60,10 +63,7 @@ LayerLoad Instance::load(Tick t, std::uint32_t hbm_pages, std::uint32_t crossing
   return out;
 }
 
-Status Instance::validate() const {
-  if (platform == nullptr) return broken("no platform");
-  LEHR_TRY(platform->validate());
-  if (layers == 0 || page_bytes == 0) return broken("no layers or no page size");
+Status Instance::validate_columns() const {
   const std::size_t n = fixed_hbm.size();
   if (flops.size() != n || pinned.size() != n || visit_end.size() != n ||
       transfer_end.size() != n) {
@@ -76,27 +76,41 @@ Status Instance::validate() const {
   if (n > 0 && (visit_end.back() != visit.size() || transfer_end.back() != transfer.size())) {
     return broken("visits or transfers outside the ticks");
   }
+  for (Tick t = 1; t < n; ++t) {
+    if (visit_end[t] < visit_end[t - 1] || transfer_end[t] < transfer_end[t - 1]) {
+      return broken("offsets fall", t);
+    }
+  }
+  return {};
+}
+
+/// `last` is the tick in which each page was visited before, or kNever.
+Status Instance::validate_visits(Tick t, std::vector<Tick>& last) const {
+  for (const PageId p : visits_at(t)) {
+    const bool exists = p < birth.size();
+    if (!exists) return broken("visit to page " + std::to_string(p) + ", which does not exist,", t);
+    const bool alive = birth[p] <= t && t < death[p];
+    if (!alive) return broken("visit to page " + std::to_string(p) + " outside its life", t);
+    if (last[p] == t) return broken("page " + std::to_string(p) + " visited twice", t);
+    last[p] = t;
+  }
+  return {};
+}
+
+Status Instance::validate() const {
+  if (platform == nullptr) return broken("no platform");
+  LEHR_TRY(platform->validate());
+  if (layers == 0 || page_bytes == 0) return broken("no layers or no page size");
+  LEHR_TRY(validate_columns());
   std::vector<Tick> last(birth.size(), kNever);
-  for (Tick t = 0; t < n; ++t) {
-    const std::string at = " at tick " + std::to_string(t);
-    if (t > 0 && (visit_end[t] < visit_end[t - 1] || transfer_end[t] < transfer_end[t - 1])) {
-      return broken("offsets fall" + at);
-    }
+  for (Tick t = 0; t < ticks(); ++t) {
     if (pinned[t] > capacity) {
-      return broken(std::to_string(pinned[t]) + " tails for " + std::to_string(capacity) +
-                    " slots" + at);
+      return broken(std::to_string(pinned[t]) + " tails for " + std::to_string(capacity) + " slots",
+                    t);
     }
-    for (const PageId p : visits_at(t)) {
-      if (p >= birth.size())
-        return broken("visit to page " + std::to_string(p) + ", which does not exist," + at);
-      if (t < birth[p] || t >= death[p]) {
-        return broken("visit to page " + std::to_string(p) + " outside its life" + at);
-      }
-      if (last[p] == t) return broken("page " + std::to_string(p) + " visited twice" + at);
-      last[p] = t;
-    }
+    LEHR_TRY(validate_visits(t, last));
     for (const FixedTransfer& f : transfers_at(t)) {
-      if (f.link >= platform->links.size()) return broken("transfer over no link" + at);
+      if (f.link >= platform->links.size()) return broken("transfer over no link", t);
     }
   }
   return {};

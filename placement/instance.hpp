@@ -73,6 +73,10 @@ struct Instance {
   /// Consistent: columns of equal length, ids in range, visits within a page's life, tails within
   /// the capacity, a valid platform.
   Status validate() const;
+
+ private:
+  Status validate_columns() const;
+  Status validate_visits(Tick t, std::vector<Tick>& last) const;
 };
 
 /// The visits by page: those of page p are tick[end[p - 1] .. end[p]), rising. Interval i reaches

@@ -73,8 +73,8 @@ void IntervalPricer::prepare(const Prices& prices) {
     // visit's.
     fill_[0][t] = prices.link[t] + prices.hbm[t] - held_[t];
   }
-  for (std::size_t k = 1; k < fill_.size(); ++k) {
-    const Tick half = Tick{1} << (k - 1);
+  Tick half = 1;
+  for (std::size_t k = 1; k < fill_.size(); ++k, half *= 2) {
     for (Tick t = 0; t + 2 * half <= ticks_; ++t) {
       fill_[k][t] = std::min(fill_[k - 1][t], fill_[k - 1][t + half]);
     }
@@ -83,8 +83,9 @@ void IntervalPricer::prepare(const Prices& prices) {
 
 Price IntervalPricer::cheapest_fill(Tick from, Tick to) const {
   if (from >= to) return kImpossible;
-  const auto k = static_cast<std::size_t>(std::bit_width(to - from) - 1);
-  return std::min(fill_[k][from], fill_[k][to - (Tick{1} << k)]);
+  const Tick span = std::bit_floor(to - from);
+  const std::vector<Price>& level = fill_[static_cast<std::size_t>(std::countr_zero(span))];
+  return std::min(level[from], level[to - span]);
 }
 
 Tick IntervalPricer::cheapest_fill_tick(Tick from, Tick to) const {
@@ -142,49 +143,55 @@ Price IntervalPricer::forward(const Prices& prices) {
   return total;
 }
 
+/// When the visit's page is filled ahead, at the last prices.
+Tick IntervalPricer::fill_tick(std::uint32_t visit, Tick from, Tick v) const {
+  const Tick near = fill_for(visit, from, v).tick;
+  if (near != kNever) return near;
+  const bool shares = !start_.empty() && marked_[visit] != 0;
+  return cheapest_fill_tick(from, shares ? std::max(from + 1, v - std::min(v, kReach - 1)) : v);
+}
+
+/// Adds what a visit asks for. `from` is the first tick after the visit before, `stays` says
+/// whether the page is in HBM after this one; true if it was kept for it. Slots are differences.
+bool IntervalPricer::count_visit(std::uint32_t visit, Tick from, bool stays) {
+  const Tick v = tick_[visit];
+  const bool hit = (choice_[visit] & (stays ? kHitIfKept : kHit)) != 0;
+  const bool kept = hit && (choice_[visit] & kKept) != 0;
+  crossed_[visit] = kept ? 0 : 1;
+  if (!hit) {
+    ++demand_.link[v];
+    if (!stays) return false;
+    ++demand_.hbm[v];
+    ++demand_.slot[v];
+    --demand_.slot[v + 1];
+    return false;
+  }
+  ++demand_.hbm[v];
+  --demand_.slot[v + 1];
+  if (kept) {
+    ++demand_.slot[from];
+    return true;
+  }
+  const Tick since = fill_tick(visit, from, v);
+  ++demand_.link[since];
+  ++demand_.hbm[since];
+  ++demand_.slot[since];
+  return false;
+}
+
 void IntervalPricer::backward() {
   std::fill(demand_.hbm.begin(), demand_.hbm.end(), 0U);
   std::fill(demand_.link.begin(), demand_.link.end(), 0U);
   std::fill(demand_.slot.begin(), demand_.slot.end(), 0);
-  auto* const hbm = demand_.hbm.data();
-  auto* const link = demand_.link.data();
-  auto* const slot = demand_.slot.data();  // differences until the end
   for (std::size_t s = starts_.size(); s-- > 0;) {
     const Start& start = starts_[s];
     const std::uint32_t first = s == 0 ? 0 : starts_[s - 1].end;
     bool stays = false;  // in HBM after visit i
     for (std::uint32_t i = start.end; i-- > first;) {
-      const Tick v = tick_[i];
-      const Tick from = i == first ? start.birth : tick_[i - 1] + 1;
-      const bool hit = (choice_[i] & (stays ? kHitIfKept : kHit)) != 0;
-      crossed_[i] = hit ? 0 : 1;
-      if (!hit) {
-        ++link[v];
-        if (stays) {
-          ++hbm[v];
-          ++slot[v];
-          --slot[v + 1];
-        }
-        stays = false;
-        continue;
-      }
-      ++hbm[v];
-      --slot[v + 1];
-      stays = (choice_[i] & kKept) != 0;
-      Tick since = from;
-      if (!stays) {
-        const Tick near = fill_for(i, from, v).tick;
-        const bool shares = !start_.empty() && marked_[i] != 0;
-        const Tick end = shares ? std::max(from + 1, v - std::min(v, kReach - 1)) : v;
-        since = near != kNever ? near : cheapest_fill_tick(from, end);
-        crossed_[i] = 1;
-        ++link[since];
-        ++hbm[since];
-      }
-      ++slot[since];
+      stays = count_visit(i, i == first ? start.birth : tick_[i - 1] + 1, stays);
     }
   }
-  for (Tick t = 1; t < ticks_; ++t) slot[t] += slot[t - 1];
+  for (Tick t = 1; t < ticks_; ++t) demand_.slot[t] += demand_.slot[t - 1];
 }
 
 const Demand& IntervalPricer::price(const Prices& prices) {

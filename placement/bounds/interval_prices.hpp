@@ -75,6 +75,8 @@ class IntervalPricer {
   void prepare(const Prices& prices);
   Price forward(const Prices& prices);
   void backward();
+  bool count_visit(std::uint32_t visit, Tick from, bool stays);
+  Tick fill_tick(std::uint32_t visit, Tick from, Tick v) const;
   struct Fill {
     Price price;  ///< of the crossing, the write, and the slots against time zero
     Tick tick;    ///< kNever: in the part that is far from the visit

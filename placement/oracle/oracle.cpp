@@ -27,44 +27,59 @@ Tick after_warmup(const Instance& instance, std::uint32_t steps) {
 struct Counts {
   std::vector<std::uint32_t> hbm, crossings;
   std::vector<std::int64_t> held;  ///< differences
+
+  void hold(Tick from, Tick to) {
+    ++held[from];
+    --held[to];
+  }
+  void read_in_place(Tick v, bool installs) {
+    ++crossings[v];
+    if (!installs) return;
+    ++hbm[v];
+    hold(v, v + 1);
+  }
+  void promote(Tick at) {
+    ++crossings[at];
+    ++hbm[at];
+  }
 };
+
+/// A page between two visits.
+struct Interval {
+  Tick from;  ///< the tick after the visit before, or of its birth
+  Tick visit;
+  bool first;   ///< since its birth
+  bool in_hbm;  ///< in `from`
+};
+
+/// Why a page cannot come this way, or null.
+const char* impossible(const Interval& at, Way way) {
+  if (way == kKept) return at.in_hbm ? nullptr : "kept, but in HBM it was not";
+  const bool born = at.first && at.in_hbm;
+  if (born && at.from == at.visit) return "read in the tick of its birth, but not kept";
+  if (way == kReadInPlace) return nullptr;
+  // In the tick of its birth a page born in HBM is there already.
+  const Tick earliest = born ? at.from + 1 : at.from;
+  return way < earliest || way >= at.visit ? "promoted outside its interval" : nullptr;
+}
 
 Status count_page(const Instance& instance, const VisitChains& chains, const Schedule& schedule,
                   PageId p, Counts& counts) {
   const std::uint32_t end = chains.end[p];
-  bool in_hbm = instance.born_in_hbm[p] != 0;
-  Tick from = instance.birth[p];
+  Interval at{instance.birth[p], 0, true, instance.born_in_hbm[p] != 0};
   for (std::uint32_t i = chains.begin_of(p); i < end; ++i) {
-    const Tick v = chains.tick[i];
+    at.visit = chains.tick[i];
     const Way way = schedule[i];
     const bool kept_on = i + 1 < end && schedule[i + 1] == kKept;
-    if (in_hbm && from == v && i == chains.begin_of(p) && way != kKept) {
-      return no_schedule("read in the tick of its birth, but not kept", p, v);
-    }
+    if (const char* why = impossible(at, way)) return no_schedule(why, p, at.visit);
     if (way == kReadInPlace) {
-      ++counts.crossings[v];
-      if (kept_on) {
-        ++counts.hbm[v];
-        ++counts.held[v];
-        --counts.held[v + 1];
-      }
+      counts.read_in_place(at.visit, kept_on);
     } else {
-      if (way == kKept && !in_hbm) return no_schedule("kept, but in HBM it was not", p, v);
-      // In the tick of its birth a page born in HBM is there already.
-      const Tick first = i == chains.begin_of(p) && in_hbm ? from + 1 : from;
-      if (way != kKept && (way < first || way >= v)) {
-        return no_schedule("promoted outside its interval", p, v);
-      }
-      if (way != kKept) {
-        ++counts.crossings[way];
-        ++counts.hbm[way];
-      }
-      ++counts.hbm[v];
-      ++counts.held[way == kKept ? from : way];
-      --counts.held[v + 1];
+      if (way != kKept) counts.promote(way);
+      ++counts.hbm[at.visit];
+      counts.hold(way == kKept ? at.from : way, at.visit + 1);
     }
-    in_hbm = kept_on || way != kReadInPlace;
-    from = v + 1;
+    at = {at.visit + 1, 0, false, kept_on || way != kReadInPlace};
   }
   return {};
 }

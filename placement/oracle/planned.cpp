@@ -50,26 +50,35 @@ class Planned final : public Policy {
   }
 
   void decide(const LayerView& view, LayerPlan& plan) override {
-    if (view.tick < leave_.size()) {
-      for (const PageId p : leave_[view.tick]) {
-        if (table_[p] != kNoPage && view.pages.evictable(table_[p])) plan.drop.push_back(table_[p]);
-      }
-    }
+    if (view.tick < leave_.size()) drop_unwanted(view, plan);
     std::size_t room = view.free_slots + plan.drop.size();
     room -= std::min<std::size_t>(room, view.must_free);
-    for (std::size_t i = 0; i < view.selected.size(); ++i) {
-      const PageId id = view.selected[i];
-      const PageId p = id < instance_page_.size() ? instance_page_[id] : kNoPage;
-      if (p == kNoPage) continue;
-      if (next_[p] < chains_.end[p]) ++next_[p];
-      if (view.hit[i] != 0) {
-        if (!stays(p) && view.pages.guard[id] <= 1) plan.drop_after.push_back(id);
-      } else if (stays(p) && room > 0) {
-        plan.install.push_back(id);
-        --room;
-      }
+    for (std::size_t i = 0; i < view.selected.size(); ++i) visit(view, i, room, plan);
+    if (view.tick < promote_.size()) promote(view, room, plan);
+  }
+
+ private:
+  void drop_unwanted(const LayerView& view, LayerPlan& plan) const {
+    for (const PageId p : leave_[view.tick]) {
+      if (table_[p] != kNoPage && view.pages.evictable(table_[p])) plan.drop.push_back(table_[p]);
     }
-    if (view.tick >= promote_.size()) return;
+  }
+
+  /// Of the i-th selected page: does it stay, or leave, or come?
+  void visit(const LayerView& view, std::size_t i, std::size_t& room, LayerPlan& plan) {
+    const PageId id = view.selected[i];
+    const PageId p = id < instance_page_.size() ? instance_page_[id] : kNoPage;
+    if (p == kNoPage) return;
+    if (next_[p] < chains_.end[p]) ++next_[p];
+    if (view.hit[i] != 0) {
+      if (!stays(p) && view.pages.guard[id] <= 1) plan.drop_after.push_back(id);
+    } else if (stays(p) && room > 0) {
+      plan.install.push_back(id);
+      --room;
+    }
+  }
+
+  void promote(const LayerView& view, std::size_t room, LayerPlan& plan) const {
     for (const PageId p : promote_[view.tick]) {
       if (table_[p] == kNoPage || view.pages.in_hbm(table_[p]) || room == 0) continue;
       plan.promote.push_back({table_[p], true});
@@ -77,7 +86,6 @@ class Planned final : public Policy {
     }
   }
 
- private:
   /// Whether the page is kept for its next visit.
   bool stays(PageId p) const { return next_[p] < chains_.end[p] && schedule_[next_[p]] == kKept; }
 

@@ -45,8 +45,8 @@ Router::Arrival Router::arrive(Tick from, Tick first_fill, Tick v, Seconds kept,
   Arrival best{kImpossible, false, kNever};
   const Seconds keep_blur = blur(search);
   const Seconds fill_blur = blur(search);
-  Seconds held = search.slot_price[v];
-  for (Tick t = v; held < limit; held += search.slot_price[t]) {
+  Seconds held = search.slot_price[v];  // by the slot from t to the visit
+  for (Tick t = v; held < limit;) {
     if (t == from) {
       const Seconds keep = kept + held + keep_blur;
       if (keep <= best.cost) best = {keep, true, kNever};
@@ -54,7 +54,8 @@ Router::Arrival Router::arrive(Tick from, Tick first_fill, Tick v, Seconds kept,
     }
     --t;
     if (ledger_.full(t)) break;
-    const Seconds fill = held + search.slot_price[t] + ledger_.bring(t) + fill_blur;
+    held += search.slot_price[t];
+    const Seconds fill = held + ledger_.bring(t) + fill_blur;
     if (fill < best.cost && t >= first_fill) best = {fill, false, t};
   }
   return best;
@@ -115,40 +116,61 @@ void Router::bring_ahead(const Crossing& c, Tick from, Tick to) {
   schedule_[c.visit] = to;
 }
 
-void Router::merge_crossings(Tick reach) {
-  std::vector<std::vector<Crossing>> by_tick(instance_.ticks());
+Router::Crossings Router::crossings_by_tick() const {
+  Crossings out(instance_.ticks());
   for (PageId p = 0; p < instance_.pages(); ++p) {
     for (std::uint32_t i = chains_.begin_of(p); i < chains_.end[p]; ++i) {
       const Way way = schedule_[i];
-      if (way != kKept) by_tick[way == kReadInPlace ? chains_.tick[i] : way].push_back({p, i});
+      if (way != kKept) out[way == kReadInPlace ? chains_.tick[i] : way].push_back({p, i});
     }
   }
+  return out;
+}
+
+/// The first tick in which a page could cross for a visit: not before its last visit, nor before it
+/// exists.
+Tick Router::earliest(const Crossing& c) const {
+  if (c.visit != chains_.begin_of(c.page)) return chains_.tick[c.visit - 1] + 1;
+  return instance_.birth[c.page] + (instance_.born_in_hbm[c.page] != 0 ? 1 : 0);
+}
+
+/// What a tick's crossings need if they are brought ahead of it together.
+Router::Group Router::group(const std::vector<Crossing>& crossing) const {
+  Group out;
+  for (const Crossing& c : crossing) {
+    out.earliest = std::max(out.earliest, earliest(c));
+    const bool in_place = schedule_[c.visit] == kReadInPlace;
+    out.slots += in_place && !installs(c) ? 1 : 0;
+    out.reads += !in_place ? -1 : installs(c) ? 0 : 1;
+  }
+  return out;
+}
+
+/// The latest tick before t whose own crossings take those of t along for less than t saves, or
+/// kNever.
+Tick Router::host_of(Tick t, Tick reach, const Crossings& by_tick) {
+  const auto n = static_cast<int>(by_tick[t].size());
+  const Group g = group(by_tick[t]);
+  if (ledger_.free(t) < g.slots) return kNever;
+  const Tick first = std::max(g.earliest, t > reach ? t - reach : 0);
+  const Seconds saved = ledger_.time(t) - ledger_.time_with(t, g.reads, -n);
+  for (Tick to = t; to-- > first && ledger_.free(to) >= n;) {
+    if (by_tick[to].empty()) continue;
+    if (ledger_.time_with(to, n, n) - ledger_.time(to) < saved) return to;
+  }
+  return kNever;
+}
+
+void Router::merge_crossings(Tick reach) {
+  Crossings by_tick = crossings_by_tick();
   for (Tick t = instance_.ticks(); t-- > 1;) {
     std::vector<Crossing>& crossing = by_tick[t];
     if (crossing.empty()) continue;
-    // Not before a page's last visit, nor before it exists.
-    Tick earliest = t > reach ? t - reach : 0;
-    int slots = 0;  // that they need in this tick itself
-    int reads = 0;  // pages more, or less, that HBM reads or writes in it
-    for (const Crossing& c : crossing) {
-      const bool first = c.visit == chains_.begin_of(c.page);
-      const bool born = first && instance_.born_in_hbm[c.page] != 0;
-      const Tick from = first ? instance_.birth[c.page] : chains_.tick[c.visit - 1] + 1;
-      earliest = std::max(earliest, born ? from + 1 : from);
-      const bool in_place = schedule_[c.visit] == kReadInPlace;
-      slots += in_place && !installs(c) ? 1 : 0;
-      reads += !in_place ? -1 : installs(c) ? 0 : 1;
-    }
-    if (ledger_.free(t) < slots) continue;
-    const auto n = static_cast<int>(crossing.size());
-    const Seconds saved = ledger_.time(t) - ledger_.time_with(t, reads, -n);
-    for (Tick to = t; to-- > earliest && ledger_.free(to) >= n;) {
-      if (by_tick[to].empty() || ledger_.time_with(to, n, n) - ledger_.time(to) >= saved) continue;
-      for (const Crossing& c : crossing) bring_ahead(c, t, to);
-      by_tick[to].insert(by_tick[to].end(), crossing.begin(), crossing.end());
-      crossing.clear();
-      break;
-    }
+    const Tick to = host_of(t, reach, by_tick);
+    if (to == kNever) continue;
+    for (const Crossing& c : crossing) bring_ahead(c, t, to);
+    by_tick[to].insert(by_tick[to].end(), crossing.begin(), crossing.end());
+    crossing.clear();
   }
 }
 

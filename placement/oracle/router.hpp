@@ -61,6 +61,16 @@ class Router {
     return schedule_[c.visit] == kReadInPlace && c.visit + 1 < chains_.end[c.page] &&
            schedule_[c.visit + 1] == kKept;
   }
+  using Crossings = std::vector<std::vector<Crossing>>;  ///< by tick
+  struct Group {
+    Tick earliest = 0;  ///< tick for which all can be brought ahead
+    int slots = 0;      ///< that they need in the tick itself
+    int reads = 0;      ///< pages more, or less, that HBM reads or writes in it
+  };
+  Crossings crossings_by_tick() const;
+  Tick earliest(const Crossing& c) const;
+  Group group(const std::vector<Crossing>& crossing) const;
+  Tick host_of(Tick t, Tick reach, const Crossings& by_tick);
   void bring_ahead(const Crossing& c, Tick from, Tick to);
   void forward(PageId page, const Search& search);
   void backward(PageId page);

@@ -6,23 +6,12 @@
 
 #include "kernels/base/rng.hpp"
 #include "placement/anneal.hpp"
+#include "tests/bench/platform.hpp"
 
 namespace {
 
 using namespace lehr;
 using namespace lehr::placement;
-
-Platform platform() {
-  Platform p;
-  p.name = "bench";
-  p.tiers = {{"hbm", 96 * kGiB, true}, {"host", 480 * kGiB, true}};
-  p.links = {{"h2d", 1, 0, BandwidthCurve(50 * kGB), 1.2e-6},
-             {"d2h", 0, 1, BandwidthCurve(50 * kGB), 1.2e-6}};
-  p.hbm = BandwidthCurve(4000 * kGB);
-  p.flops = 1e15;
-  p.home = 1;
-  return p;
-}
 
 void anneal(benchmark::State& state) {
   constexpr std::uint32_t kLayers = 80;
@@ -33,7 +22,7 @@ void anneal(benchmark::State& state) {
     marginal[i] = {static_cast<float>(rng.uniform()), static_cast<std::uint16_t>(i % kLayers),
                    rng.below(2) == 0, i};
   }
-  const std::vector<MissCost> cost(kLayers, MissCost(platform(), 16 * kKiB, 2e-6));
+  const std::vector<MissCost> cost(kLayers, MissCost(bench::platform(), 16 * kKiB, 2e-6));
   const std::vector<double> misses(kLayers, 1.0);
   AnnealSchedule schedule;
   schedule.proposals = 20'000'000;
@@ -42,7 +31,7 @@ void anneal(benchmark::State& state) {
   Annealer annealer;
   AnnealResult result;
   std::uint64_t proposals = 0;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     if (!annealer.run({marginal, cost, misses, 1e-8}, schedule, result))
       state.SkipWithError("refused");
     proposals += result.proposals;

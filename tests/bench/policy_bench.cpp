@@ -10,6 +10,7 @@
 #include "placement/coldest.hpp"
 #include "placement/policy.hpp"
 #include "placement/score.hpp"
+#include "tests/bench/platform.hpp"
 
 namespace {
 
@@ -119,18 +120,6 @@ class Steps {
   static constexpr std::uint32_t kPages = kLayers * kGroups * kGroupPages;
 
  private:
-  static Platform machine() {
-    Platform p;
-    p.name = "bench";
-    p.tiers = {{"hbm", 96 * kGiB, true}, {"host", 480 * kGiB, true}};
-    p.links = {{"h2d", 1, 0, BandwidthCurve(50 * kGB), 1.2e-6},
-               {"d2h", 0, 1, BandwidthCurve(50 * kGB), 1.2e-6}};
-    p.hbm = BandwidthCurve(4000 * kGB);
-    p.flops = 1e15;
-    p.home = 1;
-    return p;
-  }
-
   PageColumns columns() const { return {residency_, guard_, position_, layer_, sequence_}; }
 
   Rng rng_{1};
@@ -151,7 +140,7 @@ class Steps {
   std::vector<float> odds_;
   std::vector<std::vector<PageId>> blocks_;
   std::vector<GroupView> groups_;
-  Platform platform_ = machine();
+  Platform platform_ = bench::platform();
   LayerView view_;
 };
 
@@ -173,7 +162,7 @@ void decide(benchmark::State& state, const char* name, const Parameters& paramet
     (*policy)->decide(steps.view(), plan);
     steps.apply(plan);
   }
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     state.PauseTiming();
     steps.prepare(layer);
     plan.clear();
@@ -231,7 +220,7 @@ void evict(benchmark::State& state) {
     for (std::size_t i = 0; i < of.size(); ++i) out[i] = score[of[i]];
   };
   constexpr std::uint32_t kBatch = 256;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     state.PauseTiming();
     list.sweep(1, 0.125, scores);
     state.ResumeTiming();
@@ -270,7 +259,7 @@ struct Columns {
 
 void score_million(benchmark::State& state) {
   Columns c;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     score_pages({c.visits, c.mass, c.peak, c.born}, c.rule, c.score);
     benchmark::DoNotOptimize(c.score.data());
   }
@@ -282,7 +271,7 @@ void coldest_hundredth(benchmark::State& state) {
   score_pages({c.visits, c.mass, c.peak, c.born}, c.rule, c.score);
   Coldest coldest;
   std::vector<std::uint32_t> out;
-  for (auto _ : state) {
+  for ([[maybe_unused]] const auto _ : state) {
     coldest.choose(c.score, kMillion / 100, out);
     benchmark::DoNotOptimize(out.data());
   }

@@ -96,7 +96,7 @@ TEST_CASE("The cost of no misses is what hides them, of many the link's") {
   double probability = std::exp(-0.5);
   for (int n = 1; n < 30; ++n) {
     probability *= 0.5 / n;
-    expected += probability * (1e-6 + n * kPage / 50e9);
+    expected += probability * (1e-6 + n * double{kPage} / 50e9);
   }
   CHECK(cost.at(0.5) == Approx(expected).epsilon(1e-9));
   // Far out the start of the transfer is paid in any case: another page costs its bytes.

@@ -2,6 +2,7 @@
 #include "placement/block_cache.hpp"
 
 #include <string>
+#include <utility>
 
 #include <catch2/catch.hpp>
 
@@ -106,47 +107,68 @@ TEST_CASE("block cache: an order that bypasses learns a chain in the leaf form")
 
 /// The leaf form played with sets: an LRU stamp a block, the oldest without a resident child
 /// leaves.
-std::uint64_t radix_hits(const Trace& t, std::size_t capacity) {
-  std::vector<std::int64_t> stamp(t.distinct, -1);  // -1: not resident
-  std::vector<PageId> parent(t.distinct, kNoPage);
-  std::int64_t clock = 0;
-  std::uint64_t hits = 0;
-  std::size_t residents = 0;
-  for (std::size_t r = 0; r < t.length.size(); ++r) {
+class PlainRadix {
+ public:
+  PlainRadix(PageId blocks, std::size_t capacity)
+      : stamp_(blocks, -1), parent_(blocks, kNoPage), capacity_(capacity) {}
+
+  std::uint64_t hits() const { return hits_; }
+
+  void request(std::span<const PageId> blocks) {
     PageId before = kNoPage;
-    for (std::uint64_t i = t.first[r]; i < t.first[r + 1]; ++i) {
-      const PageId b = t.blocks[i];
-      const bool start = i == t.first[r];
-      if (stamp[b] >= 0) {
-        ++hits;
-        stamp[b] = clock++;
-        before = b;
+    bool start = true;
+    for (const PageId b : blocks) {
+      const bool reachable = std::exchange(start, false) || before != kNoPage;
+      if (stamp_[b] >= 0) {
+        ++hits_;
+      } else if (!reachable || !make_room(before)) {
+        before = kNoPage;
         continue;
+      } else {
+        parent_[b] = before;
+        ++residents_;
       }
-      if (!start && before == kNoPage) continue;
-      if (residents == capacity) {
-        PageId oldest = kNoPage;
-        for (PageId v = 0; v < t.distinct; ++v) {
-          if (stamp[v] < 0 || v == before) continue;
-          bool leaf = true;
-          for (PageId c = 0; c < t.distinct; ++c) leaf &= !(stamp[c] >= 0 && parent[c] == v);
-          if (leaf && (oldest == kNoPage || stamp[v] < stamp[oldest])) oldest = v;
-        }
-        if (oldest == kNoPage) {
-          before = kNoPage;
-          continue;
-        }
-        stamp[oldest] = -1;
-        parent[oldest] = kNoPage;
-        --residents;
-      }
-      stamp[b] = clock++;
-      parent[b] = before;
+      stamp_[b] = clock_++;
       before = b;
-      ++residents;
     }
   }
-  return hits;
+
+ private:
+  bool is_leaf(PageId block) const {
+    for (PageId c = 0; c < stamp_.size(); ++c) {
+      if (stamp_[c] >= 0 && parent_[c] == block) return false;
+    }
+    return true;
+  }
+
+  bool make_room(PageId held) {
+    if (residents_ < capacity_) return true;
+    PageId oldest = kNoPage;
+    for (PageId v = 0; v < stamp_.size(); ++v) {
+      if (stamp_[v] < 0 || v == held || !is_leaf(v)) continue;
+      if (oldest == kNoPage || stamp_[v] < stamp_[oldest]) oldest = v;
+    }
+    if (oldest == kNoPage) return false;
+    stamp_[oldest] = -1;
+    parent_[oldest] = kNoPage;
+    --residents_;
+    return true;
+  }
+
+  std::vector<std::int64_t> stamp_;  ///< -1: not resident
+  std::vector<PageId> parent_;
+  std::size_t capacity_;
+  std::size_t residents_ = 0;
+  std::int64_t clock_ = 0;
+  std::uint64_t hits_ = 0;
+};
+
+std::uint64_t radix_hits(const Trace& t, std::size_t capacity) {
+  PlainRadix radix(t.distinct, capacity);
+  for (std::size_t r = 0; r < t.length.size(); ++r) {
+    radix.request(std::span(t.blocks).subspan(t.first[r], t.first[r + 1] - t.first[r]));
+  }
+  return radix.hits();
 }
 
 TEST_CASE("block cache: random radix trees against a naive one", "[differential]") {

@@ -18,10 +18,7 @@ using test::TinyReplay;
 
 /// Pages 0 and 1 are read in turn, in four steps of one layer; one slot, page 0 starts in it.
 TinyReplay two_pages_one_slot() {
-  TinyReplay out{test::round_platform(1000, 100), {}};
-  out.instance.platform = out.platform.get();
-  out.instance.page_bytes = 100;
-  out.instance.capacity = 1;
+  TinyReplay out = test::empty_replay(1000, 100, 1);
   out.instance.add_page(0, true);
   out.instance.add_page(0, false);
   for (Tick t = 0; t < 4; ++t) {
@@ -201,21 +198,9 @@ TEST_CASE("the ledger's times and marginal costs are the model's") {
 }
 
 TEST_CASE("crossings of a tick move as one to an earlier burst, where the start is dear") {
-  // Two layers of two pages each, none in HBM, each read once; a transfer starts for 1 s, and a
-  // page takes 0.01 s more. Page by page nothing is won: the second layer's start is paid for
-  // either page.
-  TinyReplay replay{test::round_platform(1e6, 1e4), {}};
-  replay.platform->links[replay.platform->link(1, kHbm)].latency = 1;
+  // Page by page nothing is won: the second tick's start is paid for either page.
+  TinyReplay replay = test::two_bursts();
   Instance& in = replay.instance;
-  in.platform = replay.platform.get();
-  in.page_bytes = 100;
-  in.capacity = 2;
-  for (int p = 0; p < 4; ++p) in.add_page(0, false);
-  for (PageId t = 0; t < 2; ++t) {
-    in.open_tick(0, 0, 0);
-    in.add_visit(2 * t);
-    in.add_visit(2 * t + 1);
-  }
   const VisitChains chains = visit_chains(in);
   Router router(in, chains, Schedule(4, kReadInPlace));
   CHECK(router.ledger().total(0) == Approx(2 * 1.02));

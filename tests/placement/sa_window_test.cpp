@@ -30,7 +30,7 @@ Instance random_instance(std::uint64_t seed, std::uint32_t steps) {
   for (Tick t = 0; t < 2 * steps; ++t) {
     out.open_tick(1000, 0, 0);
     for (PageId p = 0; p < 16; ++p) {
-      if (p % 2 == t % 2 && rng.uniform() < 1.0 / (1 + p / 2)) out.add_visit(p);
+      if (p % 2 == t % 2 && rng.uniform() * (1 + p / 2) < 1.0) out.add_visit(p);
     }
   }
   return out;

@@ -121,6 +121,7 @@ TEST_CASE("Shares: the same seed gives the same shares, without proposals the st
     std::vector<Share> shares = c.shares;
     REQUIRE(annealer.run(c.groups, cost, c.layers, c.capacity, proposals, seed, shares, result));
     std::vector<std::uint32_t> out;
+    out.reserve(shares.size());
     for (const Share& s : shares) out.push_back(s.least);
     return out;
   };

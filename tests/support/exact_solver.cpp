@@ -25,6 +25,26 @@ std::unique_ptr<Platform> round_platform(double hbm, double link) {
   return p;
 }
 
+TinyReplay empty_replay(double hbm, double link, std::uint32_t capacity) {
+  TinyReplay out{round_platform(hbm, link), {}};
+  out.instance.platform = out.platform.get();
+  out.instance.page_bytes = 100;
+  out.instance.capacity = capacity;
+  return out;
+}
+
+TinyReplay two_bursts() {
+  TinyReplay out = empty_replay(1e6, 1e4, 2);
+  out.platform->links[out.platform->link(1, kHbm)].latency = 1;
+  for (int p = 0; p < 4; ++p) out.instance.add_page(0, false);
+  for (PageId t = 0; t < 2; ++t) {
+    out.instance.open_tick(0, 0, 0);
+    out.instance.add_visit(2 * t);
+    out.instance.add_visit(2 * t + 1);
+  }
+  return out;
+}
+
 namespace {
 
 double between(Rng& rng, double low, double high) { return low + (high - low) * rng.uniform(); }

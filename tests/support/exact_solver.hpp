@@ -19,6 +19,13 @@ struct TinyReplay {
 /// Round figures: HBM `hbm` bytes/s, both links `link` bytes/s, no latency, no control time.
 std::unique_ptr<placement::Platform> round_platform(double hbm, double link);
 
+/// One layer of pages of 100 bytes on round_platform(), without pages and ticks yet.
+TinyReplay empty_replay(double hbm, double link, std::uint32_t capacity);
+
+/// Two ticks that read two pages each, none in HBM: a transfer starts for 1 s, and each page takes
+/// 0.01 s more.
+TinyReplay two_bursts();
+
 /// A random replay of at most 7 pages and 12 ticks on a random machine: curves, latency, compute,
 /// shared media, write-backs and births included. Feasible: what must be in HBM fits.
 TinyReplay random_replay(std::uint64_t seed);

@@ -6,12 +6,10 @@
 #include <numeric>
 
 #include <fmt/core.h>
-#include <time.h>
 
-#include "placement/bounds.hpp"
-#include "placement/oracle.hpp"
 #include "runtime/machines/sim.hpp"
 #include "tools/lehr/ablation.hpp"
+#include "tools/lehr/certify.hpp"
 #include "tools/lehr/parallel.hpp"
 #include "tools/lehr/replay_options.hpp"
 
@@ -23,12 +21,6 @@ double Figures::mean_seconds() const {
 }
 
 namespace {
-
-double thread_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
 
 /// Predicts what the same decisions take on other platforms. Right for policies that cannot see the
 /// platform: they promote nothing in the background, and each layer moves the same everywhere.
@@ -173,7 +165,7 @@ class Player {
         jobs.size(),
         [&](std::size_t j) {
           const auto [c, i] = jobs[j];
-          const Status done = i == all ? certify(c) : contest(c, i);
+          const Status done = i == all ? certify_cell(c) : contest(c, i);
           if (done) return;
           const std::scoped_lock held(lock_);
           results_.cells[c].failed = done.error();
@@ -207,35 +199,24 @@ class Player {
     return many ? arguments_.seeds : 1;
   }
 
-  void charge(std::size_t to, double since) {
-    const double spent = thread_seconds() - since;
+  void charge(std::size_t to, double spent) {
     const std::scoped_lock held(lock_);
     results_.cpu_seconds[to] += spent;
   }
 
   /// Bounds and oracle of a cell.
-  Status certify(std::size_t c) {
-    double since = thread_seconds();
-    LEHR_ASSIGN(const runtime::ReplayOptions own, options(c));
+  Status certify_cell(std::size_t c) {
     Cell& cell = results_.cells[c];
-    LEHR_ASSIGN(const auto instance,
-                runtime::replay_instance(batch(c).on[profile(c)]->workload, own));
-    placement::BoundOptions bound_options;
-    bound_options.warmup_steps = arguments_.warmup;
-    if (cell.mixed) bound_options.visit_budget /= 2;
-    LEHR_ASSIGN(const auto bound, placement::lower_bound(instance, bound_options));
-    cell.bound = bound.best.without_warmup;
-    for (const placement::BoundValue& v : bound.each) {
+    LEHR_ASSIGN(const runtime::ReplayOptions own, options(c));
+    LEHR_ASSIGN(const Certified certified,
+                certify(batch(c).on[profile(c)]->workload, own, {.seed = 1, .brief = cell.mixed}));
+    cell.bound = certified.bound.best.without_warmup;
+    for (const placement::BoundValue& v : certified.bound.each) {
       if (v.without_warmup >= cell.bound && cell.bound_name.empty()) cell.bound_name = v.name;
     }
-    charge(results_.contestants.size(), since);
-    since = thread_seconds();
-    placement::OracleOptions oracle_options;
-    oracle_options.warmup_steps = arguments_.warmup;
-    if (cell.mixed) oracle_options.sweeps = 1;  // many pages: less time for each
-    LEHR_ASSIGN(const auto oracle, placement::oracle_plan(instance, oracle_options));
-    cell.oracle = oracle.predicted.without_warmup;
-    charge(results_.contestants.size() + 1, since);
+    cell.oracle = certified.oracle.predicted.without_warmup;
+    charge(results_.contestants.size(), certified.bound_seconds);
+    charge(results_.contestants.size() + 1, certified.oracle_seconds);
     return {};
   }
 
@@ -251,7 +232,7 @@ class Player {
       own.runtime.seed = seed;
       LEHR_TRY(contestant.blind ? replay_on_all(c, i, own) : replay_here(c, i, own));
     }
-    charge(i, since);
+    charge(i, thread_seconds() - since);
     return {};
   }
 

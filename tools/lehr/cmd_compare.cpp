@@ -6,8 +6,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-#include "placement/bounds.hpp"
-#include "placement/oracle.hpp"
+#include "tools/lehr/certify.hpp"
 #include "tools/lehr/compare_requests.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/name_list.hpp"
@@ -50,8 +49,7 @@ struct Cell {
   std::string hbm;
   ReplayOptions options;
   std::vector<std::optional<Result<ReplayResult>>> results;  ///< by policy
-  std::optional<Result<placement::Bound>> bound;
-  std::optional<Result<placement::OraclePlan>> oracle;
+  std::optional<Result<Certified>> certified;
 };
 
 ReplayOptions with_policy(const Cell& cell, const std::pair<std::string, Parameters>& policy,
@@ -98,8 +96,8 @@ struct Shown {
 
 Shown shown(const Cell& cell, const ReplayResult& r) {
   const bool warm = r.warm_steps > 0;
-  const placement::BoundValue& bound = (*cell.bound)->best;
-  const placement::ScheduleTime& oracle = (*cell.oracle)->predicted;
+  const placement::BoundValue& bound = (*cell.certified)->bound.best;
+  const placement::ScheduleTime& oracle = (*cell.certified)->oracle.predicted;
   const auto first =
       r.step_seconds.begin() + (warm ? static_cast<std::ptrdiff_t>(r.steps - r.warm_steps) : 0);
   return {warm ? r.warm : r.all,
@@ -150,7 +148,7 @@ ordered_json cell_json(const Cell& cell, const Policies& policies, Bytes page_by
   ordered_json out;
   out["hbm"] = cell.hbm;
   out["hbm_pages"] = cell.options.runtime.tier_pages[kHbm];
-  const placement::Bound& bound = **cell.bound;
+  const placement::Bound& bound = (*cell.certified)->bound;
   for (const placement::BoundValue& v : bound.each) {
     out["bounds"].push_back(
         {{"name", v.name}, {"seconds", v.total}, {"seconds_without_warmup", v.without_warmup}});
@@ -158,7 +156,7 @@ ordered_json cell_json(const Cell& cell, const Policies& policies, Bytes page_by
   out["best_bound"] = {{"name", bound.best.name},
                        {"seconds", bound.best.total},
                        {"seconds_without_warmup", bound.best.without_warmup}};
-  const placement::OraclePlan& oracle = **cell.oracle;
+  const placement::OraclePlan& oracle = (*cell.certified)->oracle;
   out["oracle"] = {{"seconds", oracle.predicted.total},
                    {"seconds_without_warmup", oracle.predicted.without_warmup}};
   for (std::size_t i = 0; i < policies.size(); ++i) {
@@ -193,28 +191,11 @@ bool compared_requests(const Arguments& arguments, const Policies& policies) {
   return true;
 }
 
-/// A cell's bound and its offline plan.
-void certify(const Prepared& prepared, std::uint64_t seed, Cell& cell) {
-  const auto instance = runtime::replay_instance(prepared.workload, cell.options);
-  if (!instance) {
-    cell.bound = instance.error();
-    cell.oracle = instance.error();
-    return;
-  }
-  placement::BoundOptions bound;
-  bound.warmup_steps = cell.options.warmup_steps;
-  cell.bound = placement::lower_bound(*instance, bound);
-  placement::OracleOptions oracle;
-  oracle.warmup_steps = cell.options.warmup_steps;
-  oracle.seed = seed + 1;
-  cell.oracle = placement::oracle_plan(*instance, oracle);
-}
-
 std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepared,
                              const Policies& policies) {
   std::vector<Cell> cells;
   for (const std::string& hbm : arguments.replay.hbm) {
-    cells.push_back({hbm, take(kCommand, prepared.at(hbm)), {}, {}, {}});
+    cells.push_back({hbm, take(kCommand, prepared.at(hbm)), {}, {}});
     cells.back().results.resize(policies.size());
   }
   ProgressBar bar("replaying");
@@ -225,7 +206,8 @@ std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepare
         Cell& cell = cells[i / jobs];
         const std::size_t job = i % jobs;
         if (job == 0) {
-          certify(prepared, arguments.replay.seed, cell);
+          cell.certified =
+              certify(prepared.workload, cell.options, {.seed = arguments.replay.seed + 1});
         } else {
           cell.results[job - 1] = runtime::replay_through_api(
               prepared.workload, with_policy(cell, policies[job - 1], prepared.total_pages),
@@ -234,8 +216,7 @@ std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepare
       },
       [&](double share) { bar.show(share); });
   for (const Cell& cell : cells) {
-    if (!*cell.bound) fail(kCommand, cell.bound->error());
-    if (!*cell.oracle) fail(kCommand, cell.oracle->error());
+    if (!*cell.certified) fail(kCommand, cell.certified->error());
     for (const auto& result : cell.results) {
       if (!*result) fail(kCommand, result->error());
     }
@@ -244,7 +225,7 @@ std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepare
 }
 
 std::string cell_title(const Cell& cell, const Arguments& arguments, const Prepared& prepared) {
-  const placement::BoundValue& bound = (*cell.bound)->best;
+  const placement::BoundValue& bound = (*cell.certified)->bound.best;
   const std::uint32_t steps = prepared.workload.steps();
   const std::uint32_t first = arguments.replay.warmup < steps ? arguments.replay.warmup : 0;
   return fmt::format(

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include <time.h>
+
 namespace lehr::tools {
 
 void parallel(std::size_t count, const std::function<void(std::size_t)>& work,
@@ -25,6 +27,12 @@ void parallel(std::size_t count, const std::function<void(std::size_t)>& work,
   std::vector<std::jthread> threads;
   for (std::size_t i = 1; i < std::min(cores, count); ++i) threads.emplace_back(run);
   run();
+}
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 }  // namespace lehr::tools

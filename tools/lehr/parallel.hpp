@@ -11,4 +11,7 @@ namespace lehr::tools {
 void parallel(std::size_t count, const std::function<void(std::size_t)>& work,
               const std::function<void(double)>& done);
 
+/// CPU time of the calling thread.
+double thread_seconds();
+
 }  // namespace lehr::tools
