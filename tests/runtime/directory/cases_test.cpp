@@ -24,7 +24,7 @@ using placement_world::RealBytes;
 namespace {
 
 std::string key_of(int chain, int page) {
-  return numbered(static_cast<std::uint64_t>(chain * 1000 + page));
+  return numbered(static_cast<std::uint64_t>(chain) * 1000 + static_cast<std::uint64_t>(page));
 }
 
 // One party that loads what it can get and finishes when it has its whole need.
@@ -131,58 +131,65 @@ TEST_CASE("case 4: a pass evicts a share of what is evictable, not of what is kn
   CHECK(emptied.used(kHostTier) == 0);
 }
 
-TEST_CASE("case 5: a chain is never silently shorter than what was written") {
-  // Host 423, disk 2,000; five chains of 250 pages; one write-down for every `pace` stores.
-  struct Outcome {
-    int stored = 0, refused = 0, durable = 0;
-    std::uint64_t dropped = 0;
-  };
-  const auto run = [](int pace, bool drop) {
-    CatalogOptions o;
-    o.drop_when_busy = drop;
-    Bookkeeping w(423, 2000, o);
-    Outcome out;
-    for (int chain = 0; chain < 5; ++chain) {
-      for (int page = 0; page < 250; ++page) {
-        std::vector<Evicted> evicted;
-        for (;;) {
-          const auto job = w.store({key_of(chain, page)}, evicted);
-          if (job) {
-            REQUIRE(w.directory.complete(*job, std::vector<ItemOutcome>(1)));
-            REQUIRE(w.directory.release(*job));
-            ++out.stored;
-            break;
-          }
-          REQUIRE(job.error().reason == Reason::kLowerTierBusy);  // slowed down, with a reason
-          ++out.refused;
-          const auto write = w.directory.catalog().next_write();
-          REQUIRE(write);
-          w.directory.catalog().finish_write(*write, true);
-        }
-        if (out.stored % pace == 0) {
-          if (const auto write = w.directory.catalog().next_write()) {
-            w.directory.catalog().finish_write(*write, true);
-          }
-        }
-      }
+namespace {
+
+struct ChainOutcome {
+  int stored = 0, refused = 0, durable = 0;
+  std::uint64_t dropped = 0;
+};
+
+bool write_one(Bookkeeping& w) {
+  const auto write = w.directory.catalog().next_write();
+  if (write) w.directory.catalog().finish_write(*write, true);
+  return write.has_value();
+}
+
+/// Stores a key, writing down one block for each time that it is refused for a busy tier below.
+int store_patiently(Bookkeeping& w, const std::string& key) {
+  std::vector<Evicted> evicted;
+  for (int refused = 0;; ++refused) {
+    const auto job = w.store({key}, evicted);
+    if (job) {
+      REQUIRE(w.directory.complete(*job, std::vector<ItemOutcome>(1)));
+      REQUIRE(w.directory.release(*job));
+      return refused;
     }
-    std::vector<std::string> chain;
-    for (int page = 0; page < 250; ++page) chain.push_back(key_of(0, page));
-    std::vector<LookUp> answers(250);
-    out.durable = static_cast<int>(*w.directory.lookup(w.ns, keys_of(chain), answers));
-    out.dropped = w.directory.stats().dropped_lower_tier_busy;
-    CHECK(w.directory.catalog().validate());
-    return out;
-  };
+    REQUIRE(job.error().reason == Reason::kLowerTierBusy);  // slowed down, with a reason
+    REQUIRE(write_one(w));
+  }
+}
+
+/// Host 423, disk 2,000; five chains of 250 pages; one write-down for every `pace` stores.
+ChainOutcome store_chains(int pace, bool drop) {
+  CatalogOptions o;
+  o.drop_when_busy = drop;
+  Bookkeeping w(423, 2000, o);
+  ChainOutcome out;
+  for (; out.stored < 5 * 250; ++out.stored) {
+    out.refused += store_patiently(w, key_of(out.stored / 250, out.stored % 250));
+    if ((out.stored + 1) % pace == 0) write_one(w);
+  }
+  std::vector<std::string> chain(250);
+  for (int page = 0; page < 250; ++page) chain[static_cast<std::size_t>(page)] = key_of(0, page);
+  std::vector<LookUp> answers(250);
+  out.durable = static_cast<int>(*w.directory.lookup(w.ns, keys_of(chain), answers));
+  out.dropped = w.directory.stats().dropped_lower_tier_busy;
+  CHECK(w.directory.catalog().validate());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("case 5: a chain is never silently shorter than what was written") {
   for (const int pace : {1, 4}) {
-    const Outcome kept = run(pace, false);
+    const ChainOutcome kept = store_chains(pace, false);
     CHECK(kept.stored == 1250);
     CHECK(kept.durable == 250);
     CHECK(kept.dropped == 0);
     CHECK((kept.refused > 0) == (pace == 4));
   }
   // The control: without the guard pages are lost, but each is counted with its reason.
-  const Outcome lossy = run(4, true);
+  const ChainOutcome lossy = store_chains(4, true);
   CHECK(lossy.durable < 250);
   CHECK(lossy.dropped > 0);
 }

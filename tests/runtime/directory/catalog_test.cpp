@@ -132,6 +132,100 @@ TEST_CASE("watermarks: eviction starts above the high one and ends at the low on
   CHECK(c.used(kHostTier) == 70);
 }
 
+namespace {
+
+/// A catalog and what has been begun on it, by chance.
+class Lives {
+ public:
+  Lives(std::uint64_t seed, const CatalogOptions& options)
+      : c(options), rng_(seed), lower_(options.slots[1] > 0) {}
+
+  void live() {
+    const std::string key = std::to_string(rng_.below(60));
+    const ObjectId known = c.find(0, key);
+    switch (rng_.below(8)) {
+      case 0:
+      case 1:
+        return known == kNone ? create(key) : void();
+      case 2:
+        return end_store();
+      case 3:
+        return pin(known);
+      case 4:
+        return unpin();
+      case 5:
+        return begin_write();
+      case 6:
+        return end_write();
+      default:
+        return known == kNone ? void() : remove_or_touch(known);
+    }
+  }
+
+  Catalog c;
+
+ private:
+  void create(const std::string& key) {
+    const std::uint64_t before = c.digest();
+    if (!c.check_room(kHostTier, 1, {})) {
+      REQUIRE(c.digest() == before);
+      return;
+    }
+    const auto allowed = static_cast<Residency>(1 + rng_.below(lower_ ? 3 : 1));
+    const ObjectId id =
+        c.create({0, rng_.below(3), key, 4096, static_cast<std::uint8_t>(rng_.below(3)), allowed},
+                 kHostTier, evicted_);
+    pending_.emplace_back(id, kHostTier);
+  }
+  void end_store() {
+    if (pending_.empty()) return;
+    const auto [id, tier] = pending_.back();
+    pending_.pop_back();
+    if (rng_.below(4) == 0) {
+      c.abandon(id, tier);
+    } else {
+      c.publish(id, tier, 1);
+    }
+  }
+  void pin(ObjectId known) {
+    if (known == kNone || c.at(known).valid == 0) return;
+    c.pin(known);
+    pinned_.push_back(known);
+  }
+  void unpin() {
+    if (pinned_.empty()) return;
+    const std::size_t at = rng_.below(static_cast<std::uint32_t>(pinned_.size()));
+    if (rng_.below(4) == 0)
+      c.condemn(pinned_[at], static_cast<TierId>(rng_.below(2)), Reason::kChecksum);
+    c.unpin(pinned_[at]);
+    pinned_.erase(pinned_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
+  void begin_write() {
+    if (const auto w = c.next_write()) writes_.push_back(*w);
+  }
+  void end_write() {
+    if (writes_.empty()) return;
+    c.finish_write(writes_.back(), rng_.below(5) != 0);
+    writes_.pop_back();
+  }
+  void remove_or_touch(ObjectId known) {
+    if (rng_.below(2) == 0) {
+      (void)c.remove(known);
+    } else {
+      c.touch(known);
+    }
+  }
+
+  Rng rng_;
+  bool lower_;
+  std::vector<ObjectId> pinned_;
+  std::vector<WriteDown> writes_;
+  std::vector<std::pair<ObjectId, TierId>> pending_;
+  std::vector<Evicted> evicted_;
+};
+
+}  // namespace
+
 TEST_CASE("random lives of blocks: nothing is lost, capacity is never passed") {
   const std::uint64_t seed = GENERATE(1, 2, 3, 4, 5, 6, 7, 8);
   INFO("seed " << seed);
@@ -139,74 +233,11 @@ TEST_CASE("random lives of blocks: nothing is lost, capacity is never passed") {
   CatalogOptions o = sized(1 + rng.below(20), rng.below(40));
   o.drop_when_busy = rng.below(2) == 0;
   o.most_keys = 50;
-  Catalog c(o);
-  std::vector<ObjectId> pinned;
-  std::vector<WriteDown> writes;
-  std::vector<std::pair<ObjectId, TierId>> pending;
-  std::vector<Evicted> evicted;
+  Lives lives(rng.next(), o);
   for (int step = 0; step < 4000; ++step) {
-    const std::string key = std::to_string(rng.below(60));
-    const ObjectId known = c.find(0, key);
-    switch (rng.below(8)) {
-      case 0:
-      case 1:
-        if (known == kNone) {
-          const std::uint64_t before = c.digest();
-          if (!c.check_room(kHostTier, 1, {})) {
-            REQUIRE(c.digest() == before);
-            break;
-          }
-          const auto allowed = static_cast<Residency>(1 + rng.below(o.slots[1] > 0 ? 3 : 1));
-          const ObjectId id = c.create(
-              {0, rng.below(3), key, 4096, static_cast<std::uint8_t>(rng.below(3)), allowed},
-              kHostTier, evicted);
-          pending.emplace_back(id, kHostTier);
-        }
-        break;
-      case 2:
-        if (!pending.empty()) {
-          const auto [id, tier] = pending.back();
-          pending.pop_back();
-          if (rng.below(4) == 0) {
-            c.abandon(id, tier);
-          } else {
-            c.publish(id, tier, 1);
-          }
-        }
-        break;
-      case 3:
-        if (known != kNone && c.at(known).valid != 0) {
-          c.pin(known);
-          pinned.push_back(known);
-        }
-        break;
-      case 4:
-        if (!pinned.empty()) {
-          const std::size_t at = rng.below(static_cast<std::uint32_t>(pinned.size()));
-          if (rng.below(4) == 0)
-            c.condemn(pinned[at], static_cast<TierId>(rng.below(2)), Reason::kChecksum);
-          c.unpin(pinned[at]);
-          pinned.erase(pinned.begin() + static_cast<std::ptrdiff_t>(at));
-        }
-        break;
-      case 5:
-        if (const auto w = c.next_write()) writes.push_back(*w);
-        break;
-      case 6:
-        if (!writes.empty()) {
-          c.finish_write(writes.back(), rng.below(5) != 0);
-          writes.pop_back();
-        }
-        break;
-      default:
-        if (known != kNone && rng.below(2) == 0) {
-          (void)c.remove(known);
-        } else if (known != kNone) {
-          c.touch(known);
-        }
-    }
-    const Status ok = c.validate();
+    lives.live();
+    const Status ok = lives.c.validate();
     if (!ok) FAIL(ok.error().what << " at step " << step);
-    REQUIRE(c.keys() <= o.most_keys);
+    REQUIRE(lives.c.keys() <= o.most_keys);
   }
 }

@@ -80,11 +80,11 @@ class Bookkeeping {
     return out.state;
   }
   PoolId pool(std::uint32_t blocks) {
-    PoolDesc desc_;
-    desc_.layout = layout;
-    desc_.blocks = blocks;
-    desc_.bytes = std::uint64_t{blocks} * 4096;
-    return *directory.register_pool(desc_);
+    PoolDesc made;
+    made.layout = layout;
+    made.blocks = blocks;
+    made.bytes = std::uint64_t{blocks} * 4096;
+    return *directory.register_pool(made);
   }
   void write_all() {
     while (const auto w = directory.catalog().next_write())

@@ -152,35 +152,43 @@ TEST_CASE("a runtime that moves bytes does not take a caller's word for them") {
   CHECK(w.service->complete(*job, std::vector<ItemOutcome>(1)).error().code == Code::kUnsupported);
 }
 
+namespace {
+
+constexpr std::int64_t kPatience = 20'000'000'000;
+
+/// Stores a block of contents `value` and loads it eight blocks on; whether it came back.
+bool round_trip(RealBytes& w, std::uint32_t block, std::uint32_t value) {
+  const std::string key = numbered(value);
+  std::vector<ItemRequest> item{{key, w.pool, block, false}};
+  w.fill(block, value);
+  Result<JobId> job = internal_error("not asked yet");
+  while (!job) {  // refused while the lower tier is busy; drain is bounded
+    job = w.service->with([&](Directory& d) {
+      std::vector<Evicted> evicted;
+      return d.prepare_store({w.ns, 0, kNormalPriority, kAllTiers}, item, evicted);
+    });
+    if (!job) w.service->drain(kPatience);
+  }
+  if (!w.service->submit(*job) || !*w.service->wait(*job, kPatience)) return false;
+  item[0].block = block + 8;
+  const auto load = w.service->with([&](Directory& d) {
+    return d.prepare_load({w.ns, 0, false, 0}, item);
+  });
+  return load && w.service->submit(*load) && *w.service->wait(*load, kPatience) &&
+         w.holds(block + 8, value);
+}
+
+}  // namespace
+
 TEST_CASE("several threads store and load beside each other") {
   RealBytes w(64, 16, 64);
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
+  threads.reserve(3);
   for (std::uint32_t t = 0; t < 3; ++t) {
     threads.emplace_back([&, t] {
       for (std::uint32_t round = 0; round < 20; ++round) {
-        const std::uint32_t block = t * 16 + round % 8;
-        const std::string key = numbered(t * 1000 + round);
-        std::vector<ItemRequest> item{{key, w.pool, block, false}};
-        w.fill(block, t * 1000 + round);
-        Result<JobId> job = internal_error("not asked yet");
-        while (!job) {  // refused while the lower tier is busy; drain is bounded
-          job = w.service->with([&](Directory& d) {
-            std::vector<Evicted> evicted;
-            return d.prepare_store({w.ns, 0, kNormalPriority, kAllTiers}, item, evicted);
-          });
-          if (!job) w.service->drain(20'000'000'000);
-        }
-        if (!w.service->submit(*job) || !*w.service->wait(*job, 20'000'000'000)) ++wrong;
-        item[0].block = block + 8;
-        const auto load = w.service->with([&](Directory& d) {
-          return d.prepare_load({w.ns, 0, false, 0}, item);
-        });
-        if (!load || !w.service->submit(*load) || !*w.service->wait(*load, 20'000'000'000)) {
-          ++wrong;
-          continue;
-        }
-        if (!w.holds(block + 8, t * 1000 + round)) ++wrong;
+        if (!round_trip(w, t * 16 + round % 8, t * 1000 + round)) ++wrong;
       }
     });
   }

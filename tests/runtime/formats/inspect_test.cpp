@@ -89,12 +89,36 @@ TEST_CASE("another rule is reported beside the three mass targets") {
   CHECK(report.rules[3].second.overlap == Approx(0.79).margin(0.02));
 }
 
+double share_of(MassCode code) { return code == kNoMass ? 0 : std::exp2(-code / 8.0); }
+
+/// The selection `mass:0.95` in floating point and by sorting: no counting over codes, no fixed
+/// point.
+std::set<std::uint32_t> plain_selection(const MassCode* mass, const MassCode* peak,
+                                        std::uint32_t live) {
+  std::vector<std::pair<int, int>> order(live);
+  double total = 0;
+  for (std::uint32_t p = 0; p < live; ++p) {
+    order[p] = {(mass[p] + peak[p] + 1) / 2, -static_cast<int>(p)};
+    total += share_of(mass[p]);
+  }
+  std::sort(order.begin(), order.end());
+  std::set<std::uint32_t> chosen = {0};
+  for (std::uint32_t p = live - 4; p < live; ++p) chosen.insert(p);
+  double have = 0;
+  for (const auto& [key, negative] : order) {
+    if (have >= 0.95 * total) break;
+    const auto p = static_cast<std::uint32_t>(-negative);
+    chosen.insert(p);
+    have += share_of(mass[p]);
+  }
+  return chosen;
+}
+
 TEST_CASE("figures of the bundled trace agree with a plain recount") {
   const auto trace = AttentionTrace::open(LEHR_DATA_DIR "/longdoc-cut.safetensors.zst");
   REQUIRE(trace);
   const AttentionReport report = inspect_attention(*trace, *SelectionRule::parse("mass:0.95"));
 
-  // In floating point and by sorting: no counting over codes, no fixed point.
   double share_sum = 0;
   std::size_t rows = 0, again = 0, later = 0;
   std::set<std::size_t> ever;
@@ -104,22 +128,7 @@ TEST_CASE("figures of the bundled trace agree with a plain recount") {
     for (std::uint32_t group = 0; group < 90; ++group) {
       const MassCode* mass = (*trace).mass_row(step, group / 3, group % 3);
       const MassCode* peak = (*trace).peak_row(step, group / 3, group % 3);
-      std::vector<std::pair<int, int>> order;
-      double total = 0;
-      for (std::uint32_t p = 0; p < live; ++p) {
-        order.emplace_back((mass[p] + peak[p] + 1) / 2, -static_cast<int>(p));
-        total += mass[p] == kNoMass ? 0 : std::exp2(-mass[p] / 8.0);
-      }
-      std::sort(order.begin(), order.end());
-      std::set<std::uint32_t> chosen = {0};
-      for (std::uint32_t p = live - 4; p < live; ++p) chosen.insert(p);
-      double have = 0;
-      for (const auto& [key, negative] : order) {
-        if (have >= 0.95 * total) break;
-        const auto p = static_cast<std::uint32_t>(-negative);
-        chosen.insert(p);
-        have += mass[p] == kNoMass ? 0 : std::exp2(-mass[p] / 8.0);
-      }
+      std::set<std::uint32_t> chosen = plain_selection(mass, peak, live);
       share_sum += static_cast<double>(chosen.size()) / live;
       ++rows;
       for (const std::uint32_t p : chosen) {

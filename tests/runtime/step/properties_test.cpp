@@ -92,6 +92,33 @@ void random_step(World& w, Rng& rng) {
   REQUIRE(valid);
 }
 
+/// A sequence comes, goes, forks, grows, sleeps or wakes, where it can.
+void random_change(World& w, Rng& rng) {
+  Runtime& r = *w.runtime;
+  const std::uint32_t dice = rng.below(10);
+  const bool room = w.live.size() < 3;
+  if (w.live.empty() || (dice < 2 && room)) {
+    const SequenceInfo info{rng.below(30), {}};
+    const auto made = r.create_sequences({&info, 1});
+    REQUIRE(made);
+    w.live.push_back(made->front());
+  } else if (dice == 2 && w.live.size() > 1) {
+    REQUIRE(r.release(w.live.back()));
+    w.live.pop_back();
+  } else if (dice == 3 && room) {
+    const auto child = r.fork(w.live.front());
+    if (child) w.live.push_back(*child);
+  } else if (dice == 4 && w.live.size() > 1 && r.suspend(w.live.back())) {
+    w.asleep.push_back(w.live.back());
+    w.live.pop_back();
+  } else if (dice == 5 && room && !w.asleep.empty() && r.resume(w.asleep.back())) {
+    w.live.push_back(w.asleep.back());
+    w.asleep.pop_back();
+  } else if (dice == 6) {
+    (void)r.append(w.live.front(), rng.below(9));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("any policy keeps capacity, loses no page and reads right contents") {
@@ -105,31 +132,7 @@ TEST_CASE("any policy keeps capacity, loses no page and reads right contents") {
   Rng rng(seed);
   World w = make_world(policy, 40, 60, 400);
   for (int t = 0; t < 40; ++t) {
-    const std::uint32_t dice = rng.below(10);
-    if (w.live.empty() || (dice < 2 && w.live.size() < 3)) {
-      const SequenceInfo info{rng.below(30), {}};
-      const auto made = w.runtime->create_sequences({&info, 1});
-      REQUIRE(made);
-      w.live.push_back(made->front());
-    } else if (dice == 2 && w.live.size() > 1) {
-      REQUIRE(w.runtime->release(w.live.back()));
-      w.live.pop_back();
-    } else if (dice == 3 && w.live.size() < 3) {
-      const auto child = w.runtime->fork(w.live.front());
-      if (child) w.live.push_back(*child);
-    } else if (dice == 4 && w.live.size() > 1) {
-      if (w.runtime->suspend(w.live.back())) {
-        w.asleep.push_back(w.live.back());
-        w.live.pop_back();
-      }
-    } else if (dice == 6 && !w.live.empty()) {
-      (void)w.runtime->append(w.live.front(), rng.below(9));
-    } else if (dice == 5 && !w.asleep.empty() && w.live.size() < 3) {
-      if (w.runtime->resume(w.asleep.back())) {
-        w.live.push_back(w.asleep.back());
-        w.asleep.pop_back();
-      }
-    }
+    random_change(w, rng);
     random_step(w, rng);
   }
   CHECK(w.machine->reads > 0);
