@@ -22,6 +22,9 @@ Status check_quantize(const StepShape& shape, const QuantizeParams& params);
 Status quantize_reference(const StepShape& shape, const QuantizeParams& params);
 Status quantize_cuda(const StepShape& shape, const QuantizeParams& params, void* stream);
 
+/// Refuses a format that no page has.
+Status check_format(PageFormat format);
+
 /// K (what 0) or V (what 1) of one token and channel of a stored page, as the kernels see it.
 float stored_value(const void* page, PageFormat format, std::uint32_t page_tokens,
                    std::uint32_t head_dim, int what, std::uint32_t token, std::uint32_t channel);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/append.hpp"
 #include "kernels/boxes.hpp"
+#include "kernels/cuda/detail/convert_page.cuh"
 #include "kernels/cuda/detail/launch.hpp"
-#include "kernels/cuda/detail/values.cuh"
 
 namespace lehr::kernels {
 namespace {
@@ -63,14 +63,16 @@ __global__ void coarse_kernel(StepShape shape, CoarseParams p) {
   }
 }
 
-/// A warp a group; tokens in order, so that a page's box starts with its first token.
-__global__ void append_kernel(StepShape shape, AppendParams p) {
-  const std::uint32_t lane = threadIdx.x % 32;
-  const std::uint32_t group = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (group >= shape.groups()) return;
+/// One group's tokens, in order, so that a page's box starts with its first token, by `kLanes`
+/// threads. Returns the page that they completed, or kNone.
+constexpr std::uint32_t kNone = ~0U;
+template <std::uint32_t kLanes>
+__device__ std::uint32_t append_group(const StepShape& shape, const AppendParams& p,
+                                      std::uint32_t group, std::uint32_t lane) {
   const std::uint32_t sequence = group / shape.kv_heads;
   const std::uint32_t length = p.lengths[sequence];
-  if (length < shape.q_len || (length - 1) / shape.page_tokens >= shape.max_pages) return;
+  std::uint32_t completed = kNone;
+  if (length < shape.q_len || (length - 1) / shape.page_tokens >= shape.max_pages) return completed;
   for (std::uint32_t j = 0; j < shape.q_len; ++j) {
     const std::uint32_t position = length - shape.q_len + j;
     const std::uint32_t page = position / shape.page_tokens, token = position % shape.page_tokens;
@@ -80,13 +82,14 @@ __global__ void append_kernel(StepShape shape, AppendParams p) {
       if (lane == 0 && p.absent != nullptr) atomicAdd(p.absent, 1U);
       continue;
     }
+    if (token + 1 == shape.page_tokens) completed = page;
     const std::size_t from =
         ((std::size_t{sequence} * shape.q_len + j) * shape.kv_heads + group % shape.kv_heads) *
         shape.head_dim;
     auto* k_row = reinterpret_cast<std::uint16_t*>(entry_address(entry)) +
                   std::size_t{token} * shape.head_dim;
     auto* v_row = k_row + std::size_t{shape.page_tokens} * shape.head_dim;
-    for (std::uint32_t c = lane; c < shape.head_dim; c += 32) {
+    for (std::uint32_t c = lane; c < shape.head_dim; c += kLanes) {
       const std::uint16_t k = static_cast<const std::uint16_t*>(p.k)[from + c];
       k_row[c] = k;
       v_row[c] = static_cast<const std::uint16_t*>(p.v)[from + c];
@@ -103,6 +106,43 @@ __global__ void append_kernel(StepShape shape, AppendParams p) {
       if (first || value > load_half(shape.dtype, box, shape.head_dim + c))
         box[shape.head_dim + c] = k;
     }
+  }
+  return completed;
+}
+
+/// A warp a group.
+__global__ void append_kernel(StepShape shape, AppendParams p) {
+  const std::uint32_t group = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+  if (group < shape.groups()) append_group<32>(shape, p, group, threadIdx.x % 32);
+}
+
+/// A CTA a group, which also converts the page that is complete then.
+__global__ void __launch_bounds__(cuda::kPageThreads)
+    append_convert_kernel(StepShape shape, AppendParams p) {
+  const std::uint32_t group = blockIdx.x;
+  const std::uint32_t page = append_group<cuda::kPageThreads>(shape, p, group, threadIdx.x);
+  auto* out = reinterpret_cast<unsigned char*>(p.completed[group]);
+  if (page == kNone || out == nullptr) return;  // the whole CTA
+  __syncthreads();
+  const std::size_t at = std::size_t{group} * shape.max_pages + page;
+  cuda::convert_page(
+      {cuda::page_bytes(p.table[at]), PageFormat(shape.dtype), shape.page_tokens, shape.head_dim},
+      p.to, out);
+  if (p.boxes == nullptr) return;
+  __syncthreads();
+  auto* box = static_cast<std::uint16_t*>(p.boxes) + at * 2 * shape.head_dim;
+  for (std::uint32_t c = threadIdx.x; c < shape.head_dim; c += cuda::kPageThreads) {
+    float low = load_half(shape.dtype, box, c);
+    float high = load_half(shape.dtype, box, shape.head_dim + c);
+    bool nan = false;
+    for (std::uint32_t t = 0; t < shape.page_tokens; ++t) {
+      const float k = cuda::stored(out, p.to, shape.page_tokens, shape.head_dim, 0, t, c);
+      nan = nan || isnan(k);
+      low = fminf(low, k);
+      high = fmaxf(high, k);
+    }
+    cuda::store_half_outward(shape.dtype, box, c, nan ? -INFINITY : low, false);
+    cuda::store_half_outward(shape.dtype, box, shape.head_dim + c, nan ? INFINITY : high, true);
   }
 }
 
@@ -140,6 +180,10 @@ Status append_cuda(const StepShape& shape, const AppendParams& params, void* str
   const auto s = static_cast<cudaStream_t>(stream);
   LEHR_TRY(cuda::check_stream(s, device));
   const auto groups = static_cast<std::uint32_t>(shape.groups());
+  if (params.completed != nullptr) {
+    return cuda::launch(append_convert_kernel, dim3(groups), dim3(cuda::kPageThreads), 0, s, false,
+                        shape, params);
+  }
   return cuda::launch(append_kernel, dim3((groups + 3) / 4), dim3(128), 0, s, false, shape, params);
 }
 

@@ -111,6 +111,36 @@ void write_row(const StepShape& shape, const AttendParams& params, std::size_t g
   }
 }
 
+/// All query rows of a group.
+void attend_rows(const StepShape& shape, const AttendParams& params, std::size_t group,
+                 PageList list, std::uint32_t length) {
+  for (std::uint32_t row = 0; row < shape.rows(); ++row) {
+    // A query before the start of its sequence sees nothing.
+    const bool empty = length + row / shape.ratio() + 1 <= shape.q_len;
+    write_row(shape, params, group, row,
+              attend_row(shape, params, group, empty ? PageList{nullptr, 0} : list, row, length));
+    if (!empty || params.pairs == nullptr) continue;
+    for (std::uint32_t i = 0; i < list.count; ++i) {
+      params.pairs[(group * list_pitch(shape, params) + i) * shape.rows() + row] = {
+          -std::numeric_limits<float>::infinity(), 0.0F};
+    }
+  }
+}
+
+/// Pages that came over a link go where they are to live; absent ones are counted.
+void install_pages(const StepShape& shape, const AttendParams& params, std::size_t group,
+                   PageList list) {
+  for (std::uint32_t i = 0; i < list.count; ++i) {
+    const std::size_t at = group * shape.max_pages + list.page(i);
+    const PageEntry entry = params.table[at];
+    if (entry == kAbsentPage && params.absent != nullptr) ++*params.absent;
+    if (params.installs != nullptr && entry_over_link(entry) && params.installs[at] != 0) {
+      std::memcpy(reference::memory_at(params.installs[at]), reference::page_address(entry),
+                  stored_page_bytes(entry_formats(entry), shape.page_tokens, shape.head_dim));
+    }
+  }
+}
+
 }  // namespace
 
 Status check_attend(const StepShape& shape, const AttendParams& params) {
@@ -195,27 +225,8 @@ Status attend_reference(const StepShape& shape, const AttendParams& params) {
     if (params.selection != nullptr) {
       list = {params.selection + group * params.selection_pitch, params.counts[group]};
     }
-    for (std::uint32_t row = 0; row < shape.rows(); ++row) {
-      // A query before the start of its sequence sees nothing.
-      const bool empty = length + row / shape.ratio() + 1 <= shape.q_len;
-      write_row(shape, params, group, row,
-                attend_row(shape, params, group, empty ? PageList{nullptr, 0} : list, row, length));
-      if (empty && params.pairs != nullptr) {
-        for (std::uint32_t i = 0; i < list.count; ++i) {
-          params.pairs[(group * list_pitch(shape, params) + i) * shape.rows() + row] = {
-              -std::numeric_limits<float>::infinity(), 0.0F};
-        }
-      }
-    }
-    for (std::uint32_t i = 0; i < list.count; ++i) {
-      const std::size_t at = group * shape.max_pages + list.page(i);
-      const PageEntry entry = params.table[at];
-      if (entry == kAbsentPage && params.absent != nullptr) ++*params.absent;
-      if (params.installs != nullptr && entry_over_link(entry) && params.installs[at] != 0) {
-        std::memcpy(reference::memory_at(params.installs[at]), reference::page_address(entry),
-                    stored_page_bytes(entry_formats(entry), shape.page_tokens, shape.head_dim));
-      }
-    }
+    attend_rows(shape, params, group, list, length);
+    install_pages(shape, params, group, list);
   }
   return {};
 }

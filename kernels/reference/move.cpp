@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "kernels/reference/values.hpp"
+
 namespace lehr::kernels {
 
 PageLayout PageLayout::reversed() const {
@@ -48,9 +50,8 @@ Status move_pages_reference(const MoveParams& params, const PageLayout& layout) 
   LEHR_TRY(check_move(params, layout, {}));
   for (std::uint32_t p = 0; p < params.pages; ++p) {
     for (std::uint32_t i = 0; i < layout.count; ++i) {
-      std::memcpy(reinterpret_cast<void*>(params.pairs[p].to + layout.to[i]),
-                  reinterpret_cast<const void*>(params.pairs[p].from + layout.from[i]),
-                  layout.piece_bytes);
+      std::memcpy(reference::memory_at(params.pairs[p].to + layout.to[i]),
+                  reference::memory_at(params.pairs[p].from + layout.from[i]), layout.piece_bytes);
     }
   }
   return {};

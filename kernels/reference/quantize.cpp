@@ -167,11 +167,15 @@ float stored_value(const void* page, PageFormat format, std::uint32_t page_token
   return 0;
 }
 
+Status check_format(PageFormat format) {
+  if (static_cast<unsigned>(format.k) > 3 || static_cast<unsigned>(format.v) > 3)
+    return unsupported("an unknown page format");
+  return {};
+}
+
 Status check_quantize(const StepShape& shape, const QuantizeParams& params) {
   LEHR_TRY(check_shape(shape));
-  if (static_cast<unsigned>(params.to.k) > 3 || static_cast<unsigned>(params.to.v) > 3) {
-    return unsupported("an unknown page format");
-  }
+  LEHR_TRY(check_format(params.to));
   if (params.count == 0) return {};
   LEHR_TRY(check_pointer(params.sources, 8, "sources"));
   return check_pointer(params.destinations, 8, "destinations");

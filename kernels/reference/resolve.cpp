@@ -9,6 +9,30 @@
 #include "kernels/reference/values.hpp"
 
 namespace lehr::kernels {
+namespace {
+
+/// The next slot of the free list, or kNoSlot where the host has not kept ahead.
+SlotId grant(const ResolveParams& params) {
+  if (params.installs == nullptr || params.free_capacity == 0) return kNoSlot;
+  // The difference of two counters that only grow stays right when they wrap.
+  if (static_cast<std::int32_t>(*params.free_available - params.counters->taken) <= 0)
+    return kNoSlot;
+  return params.free_slots[params.counters->taken++ % params.free_capacity];
+}
+
+void list_miss(const ResolveParams& params, PageEntry entry, std::size_t at, std::size_t group,
+               std::uint32_t page) {
+  const bool absent = entry == kAbsentPage;
+  const SlotId slot = absent ? kNoSlot : grant(params);
+  if (slot != kNoSlot) params.installs[at] = params.pool + std::uint64_t{slot} * params.slot_pitch;
+  if (absent) ++params.counters->absent;
+  const std::uint32_t index = params.counters->misses++;
+  if (index >= params.miss_capacity) return;
+  params.misses[index] = {static_cast<std::uint32_t>(group), page, slot, absent ? 1U : 0U};
+}
+
+}  // namespace
+
 Status check_block_table(const StepShape& shape, const PageEntry* table,
                          const std::uint32_t* lengths, std::uint32_t slot_pitch,
                          const std::int32_t* blocks) {
@@ -68,22 +92,8 @@ Status resolve_reference(const StepShape& shape, const ResolveParams& params) {
       const std::size_t at = group * shape.max_pages + list.page(i);
       const PageEntry entry = params.table[at];
       if (params.installs != nullptr) params.installs[at] = 0;
-      if (entry != kAbsentPage && !entry_over_link(entry)) continue;
-      SlotId slot = kNoSlot;
-      const bool may_install =
-          entry != kAbsentPage && params.installs != nullptr && params.free_capacity > 0;
-      // The difference of two counters that only grow stays right when they wrap.
-      if (may_install &&
-          static_cast<std::int32_t>(*params.free_available - params.counters->taken) > 0) {
-        slot = params.free_slots[params.counters->taken++ % params.free_capacity];
-        params.installs[at] = params.pool + std::uint64_t{slot} * params.slot_pitch;
-      }
-      const std::uint32_t index = params.counters->misses++;
-      if (entry == kAbsentPage) ++params.counters->absent;
-      if (index < params.miss_capacity) {
-        params.misses[index] = {static_cast<std::uint32_t>(group), list.page(i), slot,
-                                entry == kAbsentPage ? 1U : 0U};
-      }
+      if (entry == kAbsentPage || entry_over_link(entry))
+        list_miss(params, entry, at, group, list.page(i));
     }
   }
   return {};

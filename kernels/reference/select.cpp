@@ -37,6 +37,43 @@ std::uint32_t wanted_by_ratio(float ratio, std::uint32_t pages) {
   return std::min(pages, static_cast<std::uint32_t>(std::ceil(exact)));
 }
 
+/// The fewest of the best pages that hold the share, at most `most`.
+std::uint32_t wanted_by_mass(const float* scores, const std::vector<std::uint32_t>& order,
+                             float share, double scale, std::uint32_t most) {
+  if (order.empty()) return 0;
+  const double top = effective(scores[order[0]]);
+  const auto weight = [&](std::uint32_t page) {
+    const double s = effective(scores[page]);
+    return s == top ? 1.0 : std::exp2((s - top) * scale * std::numbers::log2e);
+  };
+  double all = 0;
+  for (std::uint32_t page = 0; page < order.size(); ++page) all += weight(page);
+  double sum = 0;
+  std::uint32_t n = 0;
+  while (n < most && sum < double{share} * all) sum += weight(order[n++]);
+  return n;
+}
+
+/// By page: what is always in, then the best until there are `wanted`.
+std::vector<bool> chosen(const SelectParams& params, const std::vector<std::uint32_t>& order,
+                         std::uint32_t wanted) {
+  const auto pages = static_cast<std::uint32_t>(order.size());
+  std::vector<bool> in(pages, false);
+  std::uint32_t taken = 0;
+  for (std::uint32_t page = 0; page < pages; ++page) {
+    in[page] = forced(params, pages, page);
+    taken += in[page] ? 1 : 0;
+  }
+  const std::uint32_t room = std::min(std::max(wanted, taken), params.pitch);
+  for (const std::uint32_t page : order) {
+    if (taken >= room) break;
+    if (in[page]) continue;
+    in[page] = true;
+    ++taken;
+  }
+  return in;
+}
+
 }  // namespace
 
 Status check_select(const StepShape& shape, const SelectParams& params) {
@@ -73,32 +110,9 @@ Status select_reference(const StepShape& shape, const SelectParams& params) {
     const std::vector<std::uint32_t> order = ranked(scores, pages);
     std::uint32_t wanted = std::min(params.count, pages);
     if (params.by == SelectBy::kRatio) wanted = wanted_by_ratio(params.ratio, pages);
-    if (params.by == SelectBy::kMass && pages > 0) {
-      const double top = effective(scores[order[0]]);
-      double all = 0;
-      const auto weight = [&](std::uint32_t page) {
-        const double s = effective(scores[page]);
-        return s == top ? 1.0 : std::exp2((s - top) * scale * std::numbers::log2e);
-      };
-      for (std::uint32_t page = 0; page < pages; ++page) all += weight(page);
-      double sum = 0;
-      std::uint32_t n = 0;
-      while (n < wanted && sum < double{params.ratio} * all) sum += weight(order[n++]);
-      wanted = n;
-    }
-    std::uint32_t always = 0;
-    for (std::uint32_t page = 0; page < pages; ++page)
-      always += forced(params, pages, page) ? 1 : 0;
-    wanted = std::min(std::max(wanted, always), params.pitch);
-    std::vector<bool> in(pages, false);
-    std::uint32_t taken = always;
-    for (std::uint32_t page = 0; page < pages; ++page) in[page] = forced(params, pages, page);
-    for (const std::uint32_t page : order) {
-      if (taken >= wanted) break;
-      if (in[page]) continue;
-      in[page] = true;
-      ++taken;
-    }
+    if (params.by == SelectBy::kMass)
+      wanted = wanted_by_mass(scores, order, params.ratio, scale, wanted);
+    const std::vector<bool> in = chosen(params, order, wanted);
     std::uint32_t n = 0;
     for (std::uint32_t page = 0; page < pages; ++page) {
       if (in[page]) params.selection[group * params.pitch + n++] = page;

@@ -283,7 +283,7 @@ struct Kernels {
 };
 
 const Kernels& kernels() {
-  static const Kernels kChosen = [] {
+  static const Kernels chosen = [] {
     Kernels k;
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
@@ -296,7 +296,7 @@ const Kernels& kernels() {
 #endif
     return k;
   }();
-  return kChosen;
+  return chosen;
 }
 
 }  // namespace

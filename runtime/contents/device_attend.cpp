@@ -150,7 +150,7 @@ Status DeviceContents::enable_boxes() {
   captured_rows_ = 0;  // its appends keep no boxes
   boxes_from_.assign(rows_.rows(), 0);
   LEHR_TRY(stale_boxes());
-  for (std::uint32_t layer = 0; layer <= layer_; ++layer) {  // these have the step's token
+  for (std::uint32_t layer = 0; layer <= layers_.at(); ++layer) {  // these have the step's token
     for (std::uint32_t row = 0; row < batch_.size(); ++row) {
       const auto tail = static_cast<std::uint32_t>(batch_[row].before / geometry_.page_tokens);
       LEHR_TRY(make_boxes(layer, row, 1, tail, lengths_.device));
@@ -164,29 +164,11 @@ Status DeviceContents::enable_boxes() {
 Status DeviceContents::check_call(std::uint32_t layer, const AttendCall& call,
                                   std::uint32_t most) const {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
-  if (!appended_ || layer != layer_) {
-    return invalid(fmt::format("layer: {}, expected {}, after its K and V", layer, layer_),
-                   Reason::kOutOfRange);
-  }
-  if (attended_) return invalid(fmt::format("layer {} was attended already", layer));
-  const Element element = options_.contents.element;
-  LEHR_TRY(check_tensor(call.q, "q", batch_.size(), geometry_.q_heads, most, geometry_.head_dim,
-                        element));
-  LEHR_TRY(check_tensor(call.out, "out", batch_.size(), geometry_.q_heads, most, geometry_.head_dim,
-                        element));
-  if (!(call.scale >= 0) || std::isinf(call.scale) || !(call.soft_cap >= 0) ||
-      std::isinf(call.soft_cap)) {
-    return invalid("scale and soft_cap must be finite and not negative", Reason::kOutOfRange);
-  }
-  if (call.choice.by != ChoiceRule::By::kAll && mode_ == Mode::kChunk)
-    return unsupported("a selection needs steps of one token; chunks read everything");
+  LEHR_TRY(layers_.check_attend(layer));
   std::size_t pages = 0;
   for (const Member& m : batch_) pages = std::max(pages, runtime_->blocks(m.id).size());
-  if ((call.mass != nullptr || call.peak != nullptr) && call.code_pitch < pages) {
-    return invalid(fmt::format("code_pitch: {}, a context has {} pages", call.code_pitch, pages),
-                   Reason::kOutOfRange);
-  }
-  return {};
+  return check_attend_call(geometry_, options_.contents.element, call, batch_.size(), most, pages,
+                           mode_ == Mode::kChunk);
 }
 
 Result<DeviceContents::Queries> DeviceContents::queries(const AttendCall& call,
@@ -210,13 +192,13 @@ Status DeviceContents::select(const AttendCall& call, std::uint64_t q) {
   LEHR_TRY(need(counts_, groups * 4));
   ScoreSelectWork work;
   work.score.q = at<void>(q);
-  work.score.boxes = at<void>(boxes_.device + group_words(layer_) * 4 * geometry_.head_dim);
+  work.score.boxes = at<void>(boxes_.device + group_words(layers_.at()) * 4 * geometry_.head_dim);
   work.score.lengths = at<std::uint32_t>(lengths_.device);
   kernels::SelectParams& s = work.select;
   s.lengths = work.score.lengths;
-  s.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
-  s.counts =
-      at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
+  s.selection = at<std::uint32_t>(selection_.device) + group_words(layers_.at());
+  s.counts = at<std::uint32_t>(counts_.device) +
+             std::size_t{layers_.at()} * rows_.rows() * geometry_.kv_heads;
   s.pitch = rows_.pages();
   s.count = rows_.pages();
   s.ratio = static_cast<float>(call.choice.amount);
@@ -245,13 +227,13 @@ Status DeviceContents::select(const AttendCall& call, std::uint64_t q) {
 template <class Params>
 void DeviceContents::name_pages(Params& p, std::uint32_t row, std::uint64_t lengths,
                                 bool sparse) const {
-  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layer_) +
+  p.table = at<kernels::PageEntry>(tables_.device) + group_words(layers_.at()) +
             std::size_t{row} * geometry_.kv_heads * rows_.pages();
   p.lengths = at<std::uint32_t>(lengths);
   if (sparse) {
-    p.selection = at<std::uint32_t>(selection_.device) + group_words(layer_);
-    p.counts =
-        at<std::uint32_t>(counts_.device) + std::size_t{layer_} * rows_.rows() * geometry_.kv_heads;
+    p.selection = at<std::uint32_t>(selection_.device) + group_words(layers_.at());
+    p.counts = at<std::uint32_t>(counts_.device) +
+               std::size_t{layers_.at()} * rows_.rows() * geometry_.kv_heads;
     p.selection_pitch = rows_.pages();
   }
 }
@@ -297,7 +279,7 @@ Status DeviceContents::note(const kernels::StepShape& s, std::uint32_t row, std:
     LEHR_TRY(need(mass_, words));
     LEHR_TRY(need(peak_, words));
     const std::size_t first =
-        group_words(layer_) + std::size_t{row} * geometry_.kv_heads * rows_.pages();
+        group_words(layers_.at()) + std::size_t{row} * geometry_.kv_heads * rows_.pages();
     p.pairs = at<kernels::SoftmaxPair>(pairs_.device);
     p.totals = at<kernels::SoftmaxPair>(totals_.device);
     p.mass = at<std::uint8_t>(mass_.device) + first;
@@ -351,7 +333,7 @@ Status DeviceContents::attend(std::uint32_t layer, const AttendCall& call) {
   for (const Member& m : batch_) most = std::max(most, m.tokens);
   LEHR_TRY(check_call(layer, call, most));
   if (batch_.empty()) {
-    attended_ = true;
+    layers_.close();
     return {};
   }
   LEHR_ASSIGN(const bool capturing, device_->capturing());
@@ -380,7 +362,7 @@ Status DeviceContents::attend(std::uint32_t layer, const AttendCall& call) {
     p.tokens = most;
     LEHR_TRY(device_->launch(shape(static_cast<std::uint32_t>(batch_.size()), 1), p));
   }
-  attended_ = true;
+  layers_.close();
   return wanted ? codes_out(call) : Status{};
 }
 
@@ -396,14 +378,14 @@ Status DeviceContents::codes_out(const AttendCall& call) {
     LEHR_TRY(device_->copy(room.device, from.device + offset, bytes, Lane::kMain));
     return static_cast<const std::byte*>(room.host);
   };
-  LEHR_ASSIGN(const std::byte* mass, fetch(mass_, group_words(layer_), words));
-  LEHR_ASSIGN(const std::byte* peak, fetch(peak_, group_words(layer_), words));
+  LEHR_ASSIGN(const std::byte* mass, fetch(mass_, group_words(layers_.at()), words));
+  LEHR_ASSIGN(const std::byte* peak, fetch(peak_, group_words(layers_.at()), words));
   const std::byte* selection = nullptr;
   const std::byte* counts = nullptr;
   if (sparse) {
-    LEHR_ASSIGN(selection, fetch(selection_, group_words(layer_) * 4, words * 4));
-    LEHR_ASSIGN(counts,
-                fetch(counts_, Bytes{layer_} * rows_.rows() * geometry_.kv_heads * 4, groups * 4));
+    LEHR_ASSIGN(selection, fetch(selection_, group_words(layers_.at()) * 4, words * 4));
+    LEHR_ASSIGN(counts, fetch(counts_, Bytes{layers_.at()} * rows_.rows() * geometry_.kv_heads * 4,
+                              groups * 4));
   }
   LEHR_ASSIGN(const Mark copied, device_->mark(Lane::kMain));
   LEHR_TRY(device_->wait_host(copied));

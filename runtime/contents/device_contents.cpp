@@ -264,24 +264,13 @@ void DeviceContents::arrive() {
   arrivals_.clear();
 }
 
-Result<std::vector<DeviceContents::Member>> DeviceContents::members_of(
-    std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens) const {
-  std::vector<Member> members;
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const auto before = runtime_->tokens(batch[i]);
-    if (!before) return not_found(fmt::format("no sequence {}", batch[i]));
-    for (const Member& m : members) {
-      if (m.id == batch[i]) return invalid(fmt::format("sequence {} is named twice", m.id));
-    }
-    members.push_back({batch[i], tokens[i], *before, nullptr});
-  }
-  return members;
-}
-
 Status DeviceContents::begin(std::span<const SequenceId> batch,
                              std::span<const std::uint32_t> tokens, void* stream) {
   if (mode_ != Mode::kIdle) return invalid("a step is open already");
-  LEHR_ASSIGN(std::vector<Member> members, members_of(batch, tokens));
+  LEHR_ASSIGN(const std::vector<std::uint64_t> before, tokens_before(*runtime_, batch));
+  std::vector<Member> members;
+  for (std::size_t i = 0; i < batch.size(); ++i)
+    members.push_back({batch[i], tokens[i], before[i], nullptr});
   LEHR_TRY(device_->use(stream));
   LEHR_ASSIGN(const bool capturing, device_->capturing());
   if (capturing) {
@@ -305,8 +294,8 @@ Status DeviceContents::begin(std::span<const SequenceId> batch,
     return ready;
   }
   mode_ = single ? Mode::kStep : Mode::kChunk;
-  layer_ = 0;
-  appended_ = attended_ = captured_ = sparse_ = false;
+  layers_.begin();
+  captured_ = sparse_ = false;
   for (Member& m : batch_) {
     SequenceState& state = sequences_.at(m.id);
     if (!single) m.tail = state.tail;
@@ -382,40 +371,60 @@ Status DeviceContents::run_layers() {
   return ran;
 }
 
-/// What the step loop wants moved. `chunk`: contents come with the layers, straight to their
-/// places.
-void DeviceContents::note_ops(bool chunk) {
-  std::unordered_map<PageId, const Member*> tails;  // by block
-  for (const Member& m : batch_) {
-    if (m.tokens > 0 && !runtime_->blocks(m.id).empty()) tails[runtime_->blocks(m.id).back()] = &m;
+/// Where the batch's partial page of that page's block lies; 0: the block is full.
+std::uint64_t DeviceContents::tail_of(PageId page) const {
+  const std::uint32_t group = page % (geometry_.groups() * PageTable::kRun) / PageTable::kRun;
+  const auto found = tail_blocks_.find(page - group * PageTable::kRun);
+  if (found == tail_blocks_.end()) return 0;
+  return sequences_.at(found->second).tail->block.device + std::uint64_t{group} * page_bytes_;
+}
+
+/// `chunk`: contents come with the layers, straight to their places.
+void DeviceContents::note_fill(const PageOp& op, bool chunk) {
+  if (op.to != kHbm) {
+    rows_.touch(op.page);
+    return;
   }
-  const std::uint32_t rows = geometry_.groups() * PageTable::kRun;
-  const auto tail_of = [&](PageId page) -> std::uint64_t {
-    const std::uint32_t group = page % rows / PageTable::kRun;
-    const auto found = tails.find(page - group * PageTable::kRun);
-    if (found == tails.end()) return 0;
-    return sequences_.at(found->second->id).tail->block.device + std::uint64_t{group} * page_bytes_;
-  };
+  rows_.take(op.to_slot);
+  if (op.tokens != 0 && op.tokens != geometry_.page_tokens) return;
+  if (chunk) {
+    rows_.put(op.to_slot, op.page);
+  } else {
+    filled_.push_back({op.page, op.to_slot, rows_.generation(op.to_slot), tail_of(op.page)});
+  }
+}
+
+void DeviceContents::note_arrival(const PageOp& op) {
+  if (tail_of(op.page) != 0) return;  // a resumed sequence's: the tail itself came back
+  rows_.take(op.to_slot);
+  installs_.push_back(
+      {op.page, op.to_slot, rows_.generation(op.to_slot), rows_.home(op.from_slot)});
+}
+
+void DeviceContents::note_write_back(const PageOp& op) {
+  const std::uint64_t tail = tail_of(op.page);
+  const std::uint64_t to = rows_.home(op.to_slot);
+  if (tail != 0) {
+    late_write_backs_.push_back({tail, to});
+  } else {
+    write_backs_.push_back({rows_.hbm(op.from_slot), to});
+  }
+}
+
+/// What the step loop wants moved.
+void DeviceContents::note_ops(bool chunk) {
+  tail_blocks_.clear();
+  for (const Member& m : batch_) {
+    const auto blocks = runtime_->blocks(m.id);
+    if (m.tokens > 0 && !blocks.empty()) tail_blocks_[blocks.back()] = m.id;
+  }
   for (const PageOp& op : *ops_) {
-    const bool fills = op.kind == PageOp::Kind::kFill;
-    if (fills && op.to == kHbm) {
-      rows_.take(op.to_slot);
-      const bool whole = op.tokens == 0 || op.tokens == geometry_.page_tokens;
-      if (whole && chunk) rows_.put(op.to_slot, op.page);
-      if (whole && !chunk) {
-        filled_.push_back({op.page, op.to_slot, rows_.generation(op.to_slot), tail_of(op.page)});
-      }
-    } else if (fills) {
-      rows_.touch(op.page);
+    if (op.kind == PageOp::Kind::kFill) {
+      note_fill(op, chunk);
     } else if (op.kind != PageOp::Kind::kRead && op.to == kHbm) {
-      if (tail_of(op.page) != 0) continue;  // a resumed sequence's: the tail itself came back
-      rows_.take(op.to_slot);
-      installs_.push_back(
-          {op.page, op.to_slot, rows_.generation(op.to_slot), rows_.home(op.from_slot)});
+      note_arrival(op);
     } else if (op.kind == PageOp::Kind::kCopy && op.from == kHbm) {
-      const std::uint64_t tail = tail_of(op.page);
-      (tail != 0 ? late_write_backs_ : write_backs_)
-          .push_back({tail != 0 ? tail : rows_.hbm(op.from_slot), rows_.home(op.to_slot)});
+      note_write_back(op);
     }
   }
   ops_->clear();
@@ -523,11 +532,10 @@ Status DeviceContents::send_moves() {
 
 Status DeviceContents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
-  const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
+  LEHR_TRY(layers_.check_append(layer, geometry_.layers));
   std::uint32_t most = 0;
   for (const Member& m : batch_) most = std::max(most, m.tokens);
-  LEHR_TRY(
-      check_append(geometry_, options_.contents.element, layer, next, batch_.size(), most, k, v));
+  LEHR_TRY(check_kv(geometry_, options_.contents.element, batch_.size(), most, k, v));
   LEHR_ASSIGN(const bool capturing, device_->capturing());
   if (capturing) {
     if (options_.sequences == 0 || options_.tokens == 0)
@@ -539,9 +547,7 @@ Status DeviceContents::append(std::uint32_t layer, const Tensor& k, const Tensor
     return unsupported("of a step, all appends and attends are captured or none");
   }
   LEHR_TRY(mode_ == Mode::kStep ? append_token(layer, k, v) : append_chunk(layer, k, v));
-  layer_ = layer;
-  appended_ = true;
-  attended_ = false;
+  layers_.append();
   return {};
 }
 
@@ -549,12 +555,10 @@ Status DeviceContents::append(std::uint32_t layer, const Tensor& k, const Tensor
 
 Result<runtime::StepReport> DeviceContents::end() {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
-  const std::uint32_t done = layer_ + (appended_ ? 1 : 0);
   const auto rows = static_cast<std::uint32_t>(batch_.size());
-  const bool replayed = done == 0 && mode_ == Mode::kStep && rows > 0 && rows <= captured_rows_;
-  if (done != geometry_.layers && !replayed) {
-    return invalid(fmt::format("{} of {} layers have their K and V", done, geometry_.layers));
-  }
+  const bool replayed =
+      !layers_.started() && mode_ == Mode::kStep && rows > 0 && rows <= captured_rows_;
+  if (!replayed) LEHR_TRY(layers_.check_end(geometry_.layers));
   if (captured_) {
     captured_rows_ = std::max(captured_rows_, rows);
     captured_sparse_ = sparse_;
@@ -568,8 +572,6 @@ Result<runtime::StepReport> DeviceContents::end() {
   LEHR_TRY(finish_moves());
   if (was == Mode::kStep) LEHR_TRY(send_feedback());
   mode_ = Mode::kIdle;
-  appended_ = false;
-  layer_ = 0;
   batch_.clear();
   if (was == Mode::kStep) return runtime_->end_step();
   return runtime::StepReport{};
@@ -603,8 +605,6 @@ Status DeviceContents::abandon() {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   const Mode was = std::exchange(mode_, Mode::kIdle);
   LEHR_TRY(finish_moves());  // others' pages may be among them
-  appended_ = false;
-  layer_ = 0;
   if (was == Mode::kStep) runtime_->abandon_step();
   for (const Member& m : batch_) {
     LEHR_TRY(runtime_->truncate(m.id, m.before));
@@ -674,24 +674,10 @@ Status DeviceContents::reorder(std::span<const SequenceId> ids,
 
 Status DeviceContents::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                               const Tensor& v) {
-  if (mode_ != Mode::kIdle &&
-      (layer != layer_ || !appended_ || attended_ || mode_ == Mode::kStep)) {
+  if (mode_ == Mode::kStep || (mode_ == Mode::kChunk && !layers_.open(layer)))
     return invalid("inside a step only a chunk's own layer can be gathered, before its attention");
-  }
-  if (layer >= geometry_.layers)
-    return invalid(fmt::format("layer: {} of {}", layer, geometry_.layers), Reason::kOutOfRange);
-  std::uint64_t most = 0;
-  std::vector<std::uint32_t> lengths;
-  for (const SequenceId id : ids) {
-    const auto tokens = runtime_->tokens(id);
-    if (!tokens) return not_found(fmt::format("no sequence {}", id));
-    most = std::max(most, *tokens);
-    lengths.push_back(static_cast<std::uint32_t>(*tokens));
-  }
-  const Element element = options_.contents.element;
-  const std::uint32_t heads = geometry_.kv_heads;
-  LEHR_TRY(check_tensor(k, "k", ids.size(), heads, most, geometry_.head_dim, element));
-  LEHR_TRY(check_tensor(v, "v", ids.size(), heads, most, geometry_.head_dim, element));
+  LEHR_ASSIGN(const std::vector<std::uint32_t> lengths,
+              gathered_lengths(geometry_, options_.contents.element, *runtime_, layer, ids, k, v));
   LEHR_ASSIGN(const bool capturing, device_->capturing());
   if (capturing) return unsupported("a gather cannot be captured");
   if (mode_ == Mode::kIdle) {
@@ -701,7 +687,10 @@ Status DeviceContents::gather(std::uint32_t layer, std::span<const SequenceId> i
     arrive();
   }
   kernels::StepShape s = shape(static_cast<std::uint32_t>(ids.size()), 1);
-  s.max_pages = std::max(1U, geometry_.pages_for(most));
+  const std::uint32_t heads = geometry_.kv_heads;
+  s.max_pages = std::max(
+      1U,
+      geometry_.pages_for(lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end())));
   std::vector<PageEntry> entries(s.groups() * s.max_pages, kernels::kAbsentPage);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto blocks = runtime_->blocks(ids[i]);

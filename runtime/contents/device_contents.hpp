@@ -11,6 +11,7 @@
 #include "runtime/contents/device_rows.hpp"
 #include "runtime/contents/kv_device.hpp"
 #include "runtime/contents/staging.hpp"
+#include "runtime/contents/step_layers.hpp"
 
 namespace lehr::contents {
 
@@ -119,13 +120,15 @@ class DeviceContents final : public Contents {
   Status fit(std::span<const Member> batch);
   Status make_tables(std::uint32_t rows, std::uint32_t pages);
   void arrive();
-  Result<std::vector<Member>> members_of(std::span<const SequenceId> batch,
-                                         std::span<const std::uint32_t> tokens) const;
   std::vector<runtime::GroupSelection> told_groups(std::uint32_t layer,
                                                    std::span<const std::uint32_t> all);
   Status run_layers();
   Status grow();
-  void note_ops(bool fills);
+  std::uint64_t tail_of(PageId page) const;
+  void note_fill(const runtime::PageOp& op, bool chunk);
+  void note_arrival(const runtime::PageOp& op);
+  void note_write_back(const runtime::PageOp& op);
+  void note_ops(bool chunk);
   Status send_tables();
   Status send_chunk();
   Status send_moves();
@@ -190,9 +193,7 @@ class DeviceContents final : public Contents {
 
   Mode mode_ = Mode::kIdle;
   std::vector<Member> batch_;
-  std::uint32_t layer_ = 0;
-  bool appended_ = false;
-  bool attended_ = false;
+  StepLayers layers_;
   bool captured_ = false;            ///< of this step's calls, some
   std::uint32_t captured_rows_ = 0;  ///< of a step whose calls were all captured
   ChoiceRule rule_;                  ///< of the step's last selection
@@ -204,8 +205,9 @@ class DeviceContents final : public Contents {
   std::uint64_t chunk_before_ = 0, chunk_tokens_ = 0, chunk_carried_ = 0, chunk_copies_ = 0;
   std::uint64_t lengths_before_ = 0;
   std::uint32_t chunk_pages_ = 0;
-  std::vector<Install> installs_, arrivals_;  ///< listed; under way beside the step
-  std::vector<Install> filled_;               ///< by this step, from tails
+  std::unordered_map<PageId, SequenceId> tail_blocks_;  ///< of the batch, whose they are
+  std::vector<Install> installs_, arrivals_;            ///< listed; under way beside the step
+  std::vector<Install> filled_;                         ///< by this step, from tails
   /// Home: of pages that were full before the step, and of those that it fills, from their tails.
   std::vector<kernels::PagePair> write_backs_, late_write_backs_;
   Feedback feedback_;

@@ -55,7 +55,7 @@ void HostContents::choose(const AttendCall& call, std::size_t member, std::uint3
     for (std::uint32_t i = 0; i < ratio; ++i)
       to_floats(call.q.element, call.q.row(member, std::size_t{head} * ratio + i, 0),
                 q_.data() + i * dim, dim);
-    const PageId offset = runtime_->table().group_offset(layer_, head);
+    const PageId offset = runtime_->table().group_offset(layers_.at(), head);
     for (std::size_t p = 0; p + 1 < blocks.size(); ++p) {
       const float* box = boxes_.data() + (std::size_t{blocks[p]} + offset) * 2 * dim;
       scores_[p] = box_score(page_.dim, q_.data(), ratio, box);
@@ -75,7 +75,7 @@ Status HostContents::run_layer(const AttendCall* call) {
     const std::size_t pages = runtime_->blocks(batch_[i].id).size();
     for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
       choose(*call, i, head);
-      const std::uint32_t group = layer_ * geometry_.kv_heads + head;
+      const std::uint32_t group = layers_.at() * geometry_.kv_heads + head;
       state.mass[group].resize(pages, kNoMass);
       state.peak[group].resize(pages, kNoMass);
       runtime::GroupSelection selection;
@@ -87,13 +87,13 @@ Status HostContents::run_layer(const AttendCall* call) {
       groups.push_back(selection);
     }
   }
-  return runtime_->run_layer(layer_, groups);
+  return runtime_->run_layer(layers_.at(), groups);
 }
 
 void HostContents::note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
                              std::span<const std::uint32_t> pages) {
   const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
-  const std::uint32_t group = layer_ * geometry_.kv_heads + head;
+  const std::uint32_t group = layers_.at() * geometry_.kv_heads + head;
   SequenceState& state = sequences_.at(batch_[member].id);
   const std::size_t all = runtime_->blocks(batch_[member].id).size();
   state.mass[group].resize(all, kNoMass);
@@ -128,7 +128,7 @@ Status HostContents::attend_member(const AttendCall& call, std::size_t member, s
   const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
   const std::size_t dim = page_.dim;
   const auto blocks = runtime_->blocks(m.id);
-  const PageId offset = runtime_->table().group_offset(layer_, head);
+  const PageId offset = runtime_->table().group_offset(layers_.at(), head);
   const std::uint64_t tokens = m.before + m.tokens;
   auto& pages = chosen_[member * geometry_.kv_heads + head];
   if (mode_ == Mode::kChunk) choose_pages({}, std::vector<float>(blocks.size()), 1, pages);
@@ -140,7 +140,7 @@ Status HostContents::attend_member(const AttendCall& call, std::size_t member, s
         static_cast<std::uint32_t>(std::min<std::uint64_t>(page_.tokens, tokens - first));
     const std::byte* data = nullptr;
     if (mode_ == Mode::kChunk && here < page_.tokens) {
-      data = tail_of(m.id, layer_ * geometry_.kv_heads + head);
+      data = tail_of(m.id, layers_.at() * geometry_.kv_heads + head);
     } else {
       LEHR_ASSIGN(data, locate(blocks[pages[i]] + offset, i * page_.bytes(), true));
     }
@@ -176,55 +176,30 @@ Status HostContents::attend_member(const AttendCall& call, std::size_t member, s
 
 Status HostContents::attend(std::uint32_t layer, const AttendCall& call) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
-  if (!appended_ || layer != layer_) {
-    return invalid(fmt::format("layer: {}, expected {}, after its K and V", layer, layer_),
-                   Reason::kOutOfRange);
-  }
-  if (attended_) return invalid(fmt::format("layer {} was attended already", layer));
+  LEHR_TRY(layers_.check_attend(layer));
   std::uint32_t most = 0;
   std::size_t pages = 0;
   for (const Member& m : batch_) {
     most = std::max(most, m.tokens);
     pages = std::max(pages, runtime_->blocks(m.id).size());
   }
-  const std::size_t heads = geometry_.q_heads;
-  LEHR_TRY(check_tensor(call.q, "q", batch_.size(), heads, most, page_.dim, call.q.element));
-  LEHR_TRY(check_tensor(call.out, "out", batch_.size(), heads, most, page_.dim, call.q.element));
-  if (!(call.scale >= 0) || std::isinf(call.scale) || !(call.soft_cap >= 0) ||
-      std::isinf(call.soft_cap)) {
-    return invalid("scale and soft_cap must be finite and not negative", Reason::kOutOfRange);
-  }
-  if (call.choice.by != ChoiceRule::By::kAll && mode_ == Mode::kChunk)
-    return unsupported("a selection needs steps of one token; chunks read everything");
-  if ((call.mass != nullptr || call.peak != nullptr) && call.code_pitch < pages) {
-    return invalid(fmt::format("code_pitch: {}, a context has {} pages", call.code_pitch, pages),
-                   Reason::kOutOfRange);
-  }
+  LEHR_TRY(check_attend_call(geometry_, call.q.element, call, batch_.size(), most, pages,
+                             mode_ == Mode::kChunk));
   if (mode_ == Mode::kStep) LEHR_TRY(run_layer(&call));
   chosen_.resize(batch_.size() * geometry_.kv_heads);
   for (std::size_t i = 0; i < batch_.size(); ++i) {
     for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head)
       LEHR_TRY(attend_member(call, i, head));
   }
-  attended_ = true;
+  layers_.close();
   return {};
 }
 
 Status HostContents::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                             const Tensor& v) {
-  if (mode_ != Mode::kIdle && (layer != layer_ || !appended_ || attended_ || mode_ == Mode::kStep))
+  if (mode_ == Mode::kStep || (mode_ == Mode::kChunk && !layers_.open(layer)))
     return invalid("inside a step only a chunk's own layer can be gathered, before its attention");
-  if (layer >= geometry_.layers) {
-    return invalid(fmt::format("layer: {} of {}", layer, geometry_.layers), Reason::kOutOfRange);
-  }
-  std::uint64_t most = 0;
-  for (const SequenceId id : ids) {
-    const auto tokens = runtime_->tokens(id);
-    if (!tokens) return not_found(fmt::format("no sequence {}", id));
-    most = std::max(most, *tokens);
-  }
-  LEHR_TRY(check_tensor(k, "k", ids.size(), geometry_.kv_heads, most, page_.dim, page_.element));
-  LEHR_TRY(check_tensor(v, "v", ids.size(), geometry_.kv_heads, most, page_.dim, page_.element));
+  LEHR_TRY(gathered_lengths(geometry_, page_.element, *runtime_, layer, ids, k, v));
   below_.resize(page_.bytes());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {

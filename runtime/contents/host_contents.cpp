@@ -73,15 +73,10 @@ Status HostContents::begin(std::span<const SequenceId> batch, std::span<const st
                            void* stream) {
   if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
   if (mode_ != Mode::kIdle) return invalid("a step is open already");
+  LEHR_ASSIGN(const std::vector<std::uint64_t> before, tokens_before(*runtime_, batch));
   batch_.clear();
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    const auto before = runtime_->tokens(batch[i]);
-    if (!before) return not_found(fmt::format("no sequence {}", batch[i]));
-    for (const Member& m : batch_) {
-      if (m.id == batch[i]) return invalid(fmt::format("sequence {} is named twice", m.id));
-    }
-    batch_.push_back({batch[i], tokens[i], *before, nullptr});
-  }
+  for (std::size_t i = 0; i < batch.size(); ++i)
+    batch_.push_back({batch[i], tokens[i], before[i], nullptr});
   const bool single =
       std::all_of(tokens.begin(), tokens.end(), [](std::uint32_t n) { return n == 1; });
   LEHR_TRY(single ? runtime_->begin_step(batch) : grow());
@@ -90,9 +85,7 @@ Status HostContents::begin(std::span<const SequenceId> batch, std::span<const st
   }
   boxes_.resize(std::size_t{runtime_->table().rows()} * 2 * page_.dim);
   mode_ = single ? Mode::kStep : Mode::kChunk;
-  layer_ = 0;
-  appended_ = false;
-  attended_ = false;
+  layers_.begin();
   before_ = stats_;
   return {};
 }
@@ -130,14 +123,14 @@ Status HostContents::page_filled(PageId page, std::byte* contents) {
   return brought;
 }
 
-Status HostContents::write_rows(std::size_t index, std::uint32_t head, const Tensor& k,
-                                const Tensor& v) {
+Status HostContents::write_rows(std::uint32_t layer, std::size_t index, std::uint32_t head,
+                                const Tensor& k, const Tensor& v) {
   const Member& m = batch_[index];
   if (m.tokens == 0) return {};
-  const std::uint32_t group = layer_ * geometry_.kv_heads + head;
+  const std::uint32_t group = layer * geometry_.kv_heads + head;
   std::byte* const contents = tail_of(m.id, group);
   const auto blocks = runtime_->blocks(m.id);
-  const PageId offset = runtime_->table().group_offset(layer_, head);
+  const PageId offset = runtime_->table().group_offset(layer, head);
   const std::size_t row_bytes = std::size_t{page_.dim} * bytes_of(page_.element);
   for (std::uint32_t j = 0; j < m.tokens; ++j) {
     const std::uint64_t position = m.before + j;
@@ -162,36 +155,30 @@ Status HostContents::write_rows(std::size_t index, std::uint32_t head, const Ten
 
 Status HostContents::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
-  const std::uint32_t next = appended_ ? layer_ + 1 : layer_;
+  LEHR_TRY(layers_.check_append(layer, geometry_.layers));
   std::uint32_t most = 0;
   for (const Member& m : batch_) most = std::max(most, m.tokens);
-  LEHR_TRY(check_append(geometry_, page_.element, layer, next, batch_.size(), most, k, v));
-  if (appended_) LEHR_TRY(close_layer());
-  writing_.clear();
+  LEHR_TRY(check_kv(geometry_, page_.element, batch_.size(), most, k, v));
+  LEHR_TRY(close_layer());
   for (std::size_t i = 0; i < batch_.size(); ++i) {
     for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head)
-      LEHR_TRY(write_rows(i, head, k, v));
+      LEHR_TRY(write_rows(layer, i, head, k, v));
   }
-  appended_ = true;
+  layers_.append();
   return {};
 }
 
 /// The layer is done; without an attend() its tails are still written.
 Status HostContents::close_layer() {
-  if (!attended_ && mode_ == Mode::kStep) LEHR_TRY(run_layer(nullptr));
+  if (layers_.open(layers_.at()) && mode_ == Mode::kStep) LEHR_TRY(run_layer(nullptr));
+  layers_.close();
   writing_.clear();
-  ++layer_;
-  appended_ = false;
-  attended_ = false;
   return {};
 }
 
 Result<runtime::StepReport> HostContents::end() {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
-  if (layer_ + (appended_ ? 1 : 0) != geometry_.layers) {
-    return invalid(fmt::format("{} of {} layers have their K and V", layer_ + (appended_ ? 1 : 0),
-                               geometry_.layers));
-  }
+  LEHR_TRY(layers_.check_end(geometry_.layers));
   LEHR_TRY(close_layer());
   const Mode was = std::exchange(mode_, Mode::kIdle);
   deferred_.clear();
@@ -287,11 +274,12 @@ void HostContents::round(std::byte* contents) const {
   params.count = 1;
   params.to = to;
   if (!kernels::quantize_reference(shape, params)) return;  // shapes were checked at the start
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t half = count / 2;
-    values[i] = kernels::stored_value(stored, to, page_.tokens, page_.dim, i < half ? 0 : 1,
-                                      static_cast<std::uint32_t>(i % half / page_.dim),
-                                      static_cast<std::uint32_t>(i % page_.dim));
+  std::size_t i = 0;
+  for (int what = 0; what < 2; ++what) {
+    for (std::uint32_t t = 0; t < page_.tokens; ++t) {
+      for (std::uint32_t c = 0; c < page_.dim; ++c)
+        values[i++] = kernels::stored_value(stored, to, page_.tokens, page_.dim, what, t, c);
+    }
   }
   from_floats(page_.element, values.data(), contents, count);
 }

@@ -8,6 +8,7 @@
 
 #include "runtime/contents/contents.hpp"
 #include "runtime/contents/cpu_attend.hpp"
+#include "runtime/contents/step_layers.hpp"
 #include "runtime/machines/host.hpp"
 
 namespace lehr::contents {
@@ -62,7 +63,8 @@ class HostContents final : public Contents, public runtime::PageSource {
 
   explicit HostContents(const ContentsOptions& options);
   std::byte* tail_of(SequenceId id, std::uint32_t group);
-  Status write_rows(std::size_t member, std::uint32_t head, const Tensor& k, const Tensor& v);
+  Status write_rows(std::uint32_t layer, std::size_t member, std::uint32_t head, const Tensor& k,
+                    const Tensor& v);
   Status page_filled(PageId page, std::byte* contents);
   Status grow();
   Status bring(PageId page);
@@ -89,9 +91,7 @@ class HostContents final : public Contents, public runtime::PageSource {
 
   Mode mode_ = Mode::kIdle;
   std::vector<Member> batch_;
-  std::uint32_t layer_ = 0;
-  bool appended_ = false;  ///< this layer's K and V are there
-  bool attended_ = false;
+  StepLayers layers_;
   std::unordered_map<PageId, std::vector<runtime::PageOp>> deferred_;
   std::unordered_map<PageId, const std::byte*> writing_;  ///< tails that the layer fills
   ContentsStats stats_;

@@ -41,13 +41,4 @@ Status check_tensor(const Tensor& tensor, const char* what, std::size_t batch, s
   return {};
 }
 
-Status check_append(const KvGeometry& geometry, Element element, std::uint32_t layer,
-                    std::uint32_t next, std::size_t batch, std::uint32_t tokens, const Tensor& k,
-                    const Tensor& v) {
-  if (layer != next || next >= geometry.layers)
-    return invalid(fmt::format("layer: {}, expected {}", layer, next), Reason::kOutOfRange);
-  LEHR_TRY(check_tensor(k, "k", batch, geometry.kv_heads, tokens, geometry.head_dim, element));
-  return check_tensor(v, "v", batch, geometry.kv_heads, tokens, geometry.head_dim, element);
-}
-
 }  // namespace lehr::contents

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/base/geometry.hpp"
 #include "kernels/base/result.hpp"
 #include "runtime/contents/cpu_attend.hpp"
 
@@ -31,11 +30,6 @@ struct Tensor {
 /// Is it [batch, heads, at least `tokens`, dim] of `element`? The error names `what` and the axis.
 Status check_tensor(const Tensor& tensor, const char* what, std::size_t batch, std::size_t heads,
                     std::size_t tokens, std::size_t dim, Element element);
-
-/// Whether K and V are those of layer `next` for `batch` sequences of at most `tokens` new tokens.
-Status check_append(const KvGeometry& geometry, Element element, std::uint32_t layer,
-                    std::uint32_t next, std::size_t batch, std::uint32_t tokens, const Tensor& k,
-                    const Tensor& v);
 
 const char* name(Element element);
 

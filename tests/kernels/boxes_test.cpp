@@ -6,7 +6,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "kernels/append.hpp"
 #include "kernels/quantize.hpp"
 #include "kernels/score.hpp"
 #include "tests/kernels/batch.hpp"
@@ -137,60 +136,4 @@ TEST_CASE("score by hand: the best corner, the maximum over heads, and the centr
   p.spread = 0.5F;
   REQUIRE(score_reference(s, p));
   CHECK(score == 1.5F);  // half-widths 2 and 5: head 0 -3 + 0.5*(4+5), head 1 -1 + 0.5*2
-}
-
-TEST_CASE("appending token by token gives the pages and boxes of writing them at once") {
-  const std::uint32_t total = 40;
-  Batch whole(shape_of(2, 2, 64, 16, 4), {total}, 19);
-  Batch grown(shape_of(2, 2, 64, 16, 4), {total}, 20);
-  std::vector<std::uint16_t> boxes(2 * 4 * 128, 0), want(2 * 4 * 128, 0);
-  for (std::uint32_t position = 0; position < total; ++position) {
-    std::vector<std::uint16_t> k(2 * 64), v(2 * 64);
-    for (std::size_t g = 0; g < 2; ++g) {
-      for (std::uint32_t c = 0; c < 64; ++c) {
-        k[g * 64 + c] = *whole.element(g * 4 + position / 16, 0, position % 16, c);
-        v[g * 64 + c] = *whole.element(g * 4 + position / 16, 1, position % 16, c);
-      }
-    }
-    const std::uint32_t length = position + 1;
-    AppendParams p;
-    p.k = k.data();
-    p.v = v.data();
-    p.table = grown.table.data();
-    p.lengths = &length;
-    p.boxes = boxes.data();
-    REQUIRE(append_reference(grown.shape, p));
-  }
-  for (std::size_t g = 0; g < 2; ++g) {
-    for (std::uint32_t position = 0; position < total; ++position) {
-      for (std::uint32_t c = 0; c < 64; ++c) {
-        const std::size_t at = g * 4 + position / 16;
-        REQUIRE(grown.get(at, 0, position % 16, c) == whole.get(at, 0, position % 16, c));
-        REQUIRE(grown.get(at, 1, position % 16, c) == whole.get(at, 1, position % 16, c));
-      }
-    }
-  }
-  BoxesParams bp;
-  bp.table = whole.table.data();
-  bp.lengths = whole.lengths.data();
-  bp.boxes = want.data();
-  REQUIRE(boxes_reference(whole.shape, bp));
-  CHECK(boxes == want);
-}
-
-TEST_CASE("append skips what it cannot write, and says how often") {
-  Batch b(shape_of(1, 1, 64, 16, 2), {17, 3}, 23);
-  std::vector<std::uint16_t> k(128, to_f16(1.0F)), v(128, to_f16(2.0F));
-  std::uint32_t absent = 0;
-  AppendParams p;
-  p.k = k.data();
-  p.v = v.data();
-  p.table = b.table.data();
-  p.lengths = b.lengths.data();
-  p.absent = &absent;
-  b.table[1] = kAbsentPage;
-  REQUIRE(append_reference(b.shape, p));
-  CHECK(absent == 1);
-  CHECK(b.get(2, 0, 2, 7) == 1.0F);
-  CHECK(b.get(2, 1, 2, 7) == 2.0F);
 }

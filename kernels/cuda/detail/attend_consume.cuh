@@ -290,7 +290,7 @@ struct Consumer {
       }
 #pragma unroll
       for (std::uint32_t e = 0; e < 2; ++e) s.d[n][e] += kScaled ? sum[e] / scales.y : sum[e];
-      if (a.p.pairs != nullptr) {
+      if (kPageSums && a.p.pairs != nullptr) {
         float m[2];
         for (std::uint32_t e = 0; e < 2; ++e) {
           sum[e] += __shfl_xor_sync(~0U, sum[e], 20);
@@ -375,12 +375,20 @@ struct Consumer {
     barrier_arrive(f.at(f.control.empty[stage]));
   }
 
+  /// The running number of a tile that no other warp has taken.
+  __device__ std::uint32_t take_tile(std::uint32_t row_block) const {
+    std::uint32_t tile = 0;
+    if (f.lane == 0) tile = atomicAdd(&f.control.next_tile[row_block], 1U);
+    return __shfl_sync(~0U, tile, 0);
+  }
+
   __device__ __forceinline__ void run() const {
     const std::uint32_t sharing = a.warps_of_row_block;
     const std::uint32_t row_block = f.warp % f.row_blocks(), turn = f.warp / f.row_blocks();
     const std::uint32_t pages_a_tile = a.pages_a_tile();
     const bool installs = a.p.installs != nullptr && row_block == 0;
     std::uint32_t tiles_done = 0;
+    [[maybe_unused]] std::uint32_t taken = kFixedOrder ? 0 : take_tile(row_block);
     for (std::uint32_t number = 0;; ++number) {
       const Segment segment = f.pop_segment(number);
       if (segment.tiles == 0) break;
@@ -388,7 +396,13 @@ struct Consumer {
                       segment.pages};
       State state;
       reset(state, x);
-      for (std::uint32_t j = turn; j < segment.tiles; j += sharing) {
+      const auto first = [&] { return kFixedOrder ? turn : taken - tiles_done; };
+      const auto next = [&](std::uint32_t j) {
+        if (kFixedOrder) return j + sharing;
+        taken = take_tile(row_block);
+        return taken - tiles_done;
+      };
+      for (std::uint32_t j = first(); j < segment.tiles; j = next(j)) {
         const auto at = F::ring_place(a.stages, tiles_done + j);
         TileNote& note = f.control.notes[at.place];
         // A parity tells a phase from its neighbours only, and this warp may come more than one
@@ -414,7 +428,7 @@ struct Consumer {
         }
       }
       tiles_done += segment.tiles;
-      leave_for_merger(state, number, turn < segment.tiles);
+      leave_for_merger(state, number, !kFixedOrder || turn < segment.tiles);
       if constexpr (kConsumersMerge<F>) {
         if (segment.last != 0) Merger<F>{f}.finish(segment, number, ConsumerCrew<F>(f));
       }

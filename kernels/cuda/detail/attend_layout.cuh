@@ -30,6 +30,16 @@ inline constexpr std::uint32_t kSegmentRing = 3;
 inline constexpr std::uint32_t kCachedGroups = 512;
 inline constexpr std::uint32_t kNowhere = 0x7FFFFFF0U;  ///< position of a block that is absent
 
+/// What they cost is measured by leaving them out (tools/gpu/Makefile, bench_kernels_bare); never
+/// otherwise. LEHR_ATTEND_BARE bit 0: no page sums; bit 1: sums in order of arrival.
+#ifndef LEHR_ATTEND_BARE
+#define LEHR_ATTEND_BARE 0
+#endif
+inline constexpr bool kPageSums = (LEHR_ATTEND_BARE & 1) == 0;
+/// Every consumer takes fixed tiles of a segment, so that its sum has a fixed order; else whichever
+/// comes next.
+inline constexpr bool kFixedOrder = (LEHR_ATTEND_BARE & 2) == 0;
+
 /// Which page formats a compiled form reads: one only, or any in each half of each page.
 enum class PageForms { k16Bit, kE4m3, kMixed };
 
@@ -86,6 +96,7 @@ struct Control {
   std::uint32_t warp_sums[kMaxAttendThreads / 32];
   std::uint32_t crew_word;             ///< from one thread of a crew to all others
   std::uint32_t pages[kCachedGroups];  ///< of the first groups' lists
+  std::uint32_t next_tile[8];          ///< by block of query rows; where order is not fixed
 };
 inline constexpr std::uint32_t kControlBytes = (sizeof(Control) + 127) / 128 * 128;
 
@@ -242,6 +253,7 @@ struct Frame {
       barrier_init(at(control.flush_full), 32 * kConsumerWarps);
       barrier_init(at(control.flush_empty), 32);
     }
+    if (!kFixedOrder && i < 8) control.next_tile[i] = 0;
     if (i < kMaxStages) barrier_init_fence();
   }
 

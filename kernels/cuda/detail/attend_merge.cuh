@@ -144,8 +144,9 @@ struct Merger {
     const std::uint32_t rows = f.a.rows, row_blocks = f.row_blocks();
     const bool whole = segment.segments == 1;
     barrier_wait(f.at(f.control.flush_full), number & 1);
-    const std::uint32_t warps =
-        f.a.warps_of_row_block < segment.tiles ? f.a.warps_of_row_block : segment.tiles;
+    const std::uint32_t warps = !kFixedOrder || f.a.warps_of_row_block < segment.tiles
+                                    ? f.a.warps_of_row_block
+                                    : segment.tiles;
 #pragma unroll 2
     for (std::uint32_t x = crew.thread; x < rows * kQuads; x += Crew::kThreads) {
       const std::uint32_t row = x / kQuads, dim = x % kQuads * 4;
