@@ -150,89 +150,105 @@ class WorldPlay {
     policy_.add_pages(pages, first, columns());
   }
 
-  void play_layer(std::uint32_t step, std::uint32_t layer) {
-    const std::uint32_t per_layer = w_.shape_.sequences * w_.shape_.kv_heads;
-    const Tick tick = step * w_.shape_.layers + layer;
-    LayerView view;
-    std::vector<PageId> filled;
-    std::vector<Tick> filled_next;
-    if (step > 0 && step % w_.shape_.page_tokens == 0) {
-      std::vector<Tick> first;
-      for (std::uint32_t g = layer * per_layer; g < (layer + 1) * per_layer; ++g) {
-        const PageId p = g * w_.pages_a_group() + w_.full_pages(step) - 1;
-        residency_[p] = tier_bit(kHbm) | tier_bit(1);
-        filled.push_back(p);
-        first.push_back(next_read(p, std::int64_t{tick} - 1));
-      }
-      filled_next = std::move(first);
-      view.must_free = per_layer;
-    }
-    const std::vector<PageId>& reads = w_.reads_[tick];
+  /// What a layer's view points at.
+  struct Told {
+    std::vector<PageId> filled, missed;
+    std::vector<Tick> filled_next, next;
     std::vector<std::uint8_t> hit;
-    std::vector<PageId> missed;
     std::vector<MassCode> mass;
-    std::vector<Tick> next;
-    for (const PageId p : reads) {
-      hit.push_back(resident(residency_[p], kHbm) ? 1 : 0);
-      if (hit.back() == 0) missed.push_back(p);
-      mass.push_back(w_.mass_[tick][p - layer * per_layer * w_.pages_a_group()]);
-      next.push_back(next_read(p, tick));
+    std::vector<std::vector<PageId>> blocks;
+    std::vector<GroupView> groups;
+  };
+
+  std::uint32_t groups_of_layer() const { return w_.shape_.sequences * w_.shape_.kv_heads; }
+
+  /// Tails that became full in the step before; as many new ones want slots.
+  void fill_pages(const LayerView& view, Told& told) {
+    if (view.step == 0 || view.step % w_.shape_.page_tokens != 0) return;
+    const std::uint32_t first = view.layer * groups_of_layer();
+    for (std::uint32_t g = first; g < first + groups_of_layer(); ++g) {
+      const PageId p = g * w_.pages_a_group() + w_.full_pages(view.step) - 1;
+      residency_[p] = tier_bit(kHbm) | tier_bit(1);
+      told.filled.push_back(p);
+      told.filled_next.push_back(next_read(p, std::int64_t{view.tick} - 1));
+    }
+  }
+
+  void read_pages(const LayerView& view, Told& told) {
+    const PageId first = view.layer * groups_of_layer() * w_.pages_a_group();
+    for (const PageId p : view.selected) {
+      told.hit.push_back(resident(residency_[p], kHbm) ? 1 : 0);
+      if (told.hit.back() == 0) told.missed.push_back(p);
+      told.mass.push_back(w_.mass_[view.tick][p - first]);
+      told.next.push_back(next_read(p, view.tick));
       ++guard_[p];
     }
-    std::vector<std::vector<PageId>> blocks(per_layer);
-    std::vector<GroupView> groups;
+  }
+
+  void list_groups(const LayerView& view, Told& told) {
+    told.blocks.resize(groups_of_layer());
     std::uint32_t first_of_group = 0;
-    for (std::uint32_t g = 0; g < per_layer; ++g) {
-      const PageId first = (layer * per_layer + g) * w_.pages_a_group();
-      for (std::uint32_t i = 0; i < w_.full_pages(step); ++i) blocks[g].push_back(first + i);
-      GroupView group;
-      group.blocks = blocks[g];
-      group.mass = &w_.mass_[tick][std::size_t{g} * w_.pages_a_group()];
+    for (std::uint32_t g = 0; g < groups_of_layer(); ++g) {
+      const PageId first = (view.layer * groups_of_layer() + g) * w_.pages_a_group();
+      for (std::uint32_t i = 0; i < w_.full_pages(view.step); ++i)
+        told.blocks[g].push_back(first + i);
+      GroupView& group = told.groups.emplace_back();
+      group.blocks = told.blocks[g];
+      group.mass = &w_.mass_[view.tick][std::size_t{g} * w_.pages_a_group()];
       group.peak = group.mass;
       group.first = first_of_group;
-      group.count =
-          static_cast<std::uint32_t>(std::count_if(reads.begin(), reads.end(), [&](PageId p) {
-            return p >= first && p < first + w_.pages_a_group();
-          }));
+      group.count = static_cast<std::uint32_t>(
+          std::count_if(view.selected.begin(), view.selected.end(),
+                        [&](PageId p) { return p >= first && p < first + w_.pages_a_group(); }));
       group.sequence = g / w_.shape_.kv_heads;
       group.kv_head = g % w_.shape_.kv_heads;
       first_of_group += group.count;
-      groups.push_back(group);
     }
+  }
+
+  void foresee(LayerView& view) {
+    if (predictor_ == nullptr) return;
+    watch_.compare(view, *predictor_);
+    predictor_->observe(view);
+    view.forecast = watch_.tell(view, *predictor_, kHorizon);
+    if (!watch_.trusted()) ++out_.layers_without_odds;
+    if (view.forecast.paused) ++out_.layers_paused;
+    view.odds = view.forecast.odds[0];
+  }
+
+  void play_layer(std::uint32_t step, std::uint32_t layer) {
+    LayerView view;
     view.step = step;
     view.layer = layer;
     view.layers = w_.shape_.layers;
-    view.tick = tick;
-    view.selected = reads;
-    view.hit = hit;
-    view.missed = missed;
-    view.mass = mass;
-    view.peak = mass;
-    view.next_use = next;
-    view.groups = groups;
-    view.filled = filled;
-    view.filled_next_use = filled_next;
+    view.tick = step * w_.shape_.layers + layer;
+    view.selected = w_.reads_[view.tick];
+    Told told;
+    fill_pages(view, told);
+    read_pages(view, told);
+    list_groups(view, told);
+    view.hit = told.hit;
+    view.missed = told.missed;
+    view.mass = told.mass;
+    view.peak = told.mass;
+    view.next_use = told.next;
+    view.groups = told.groups;
+    view.filled = told.filled;
+    view.filled_next_use = told.filled_next;
+    view.must_free = static_cast<std::uint32_t>(told.filled.size());
     view.capacity = w_.shape_.capacity;
     view.free_slots = w_.shape_.capacity - used_;
     view.from_tier[1] = {16 * kKiB, 1e-6};
     view.pages = columns();
-
-    if (predictor_ != nullptr) {
-      watch_.compare(view, *predictor_);
-      predictor_->observe(view);
-      view.forecast = watch_.tell(view, *predictor_, kHorizon);
-      if (!watch_.trusted()) ++out_.layers_without_odds;
-      if (view.forecast.paused) ++out_.layers_paused;
-      view.odds = view.forecast.odds[0];
-    }
+    foresee(view);
 
     LayerPlan plan;
     policy_.decide(view, plan);
-    out_.visits += reads.size();
-    out_.misses += missed.size();
-    out_.misses_of_layer.push_back(static_cast<std::uint32_t>(missed.size()));
+    out_.visits += view.selected.size();
+    out_.misses += told.missed.size();
+    out_.misses_of_layer.push_back(static_cast<std::uint32_t>(told.missed.size()));
     apply(view, plan);
-    for (const PageId p : reads) --guard_[p];
+    for (const PageId p : view.selected) --guard_[p];
   }
 
   void apply(const LayerView& view, const LayerPlan& plan) {
