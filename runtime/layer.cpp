@@ -453,6 +453,8 @@ void list_reads(const PageTable& table, TierId home, std::span<const PageId> sel
 
 Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> groups) {
   if (!in_step_) return invalid("run_layer outside a step");
+  if (next_layer_ == options_.geometry.layers)
+    return invalid(fmt::format("all {} layers ran, the step's end is next", next_layer_));
   if (index != next_layer_) {
     return invalid(fmt::format("layer {} is next, not {}", next_layer_, index));
   }

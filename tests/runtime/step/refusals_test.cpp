@@ -62,6 +62,23 @@ TEST_CASE("a refused layer leaves the state as it was") {
   CHECK(r->end_step());
 }
 
+TEST_CASE("a layer past the last is refused, and the step can end") {
+  const auto r = make(small(3));
+  const SequenceId s = start(*r, 13);
+  REQUIRE(r->begin_step({&s, 1}));
+  REQUIRE(r->run_layer(0, {}));
+  const auto ticks = r->table().last_tick;
+  GroupSelection g;
+  g.sequence = s;
+  for (const std::uint32_t layer : {1U, 2U, 0U}) {
+    CHECK(r->run_layer(layer, {&g, 1}).error().code == Code::kInvalid);
+    CHECK(r->run_layer(layer, {}).error().code == Code::kInvalid);
+  }
+  CHECK(r->table().last_tick == ticks);
+  CHECK(r->end_step());
+  CHECK(step(*r, s, {0, 1}).reads == 3);
+}
+
 TEST_CASE("a full disk below holds write-backs, and loses nothing") {
   auto options = small(3);
   options.platform = test::tiny_platform(true);
