@@ -255,6 +255,7 @@ class Adaptive final : public Policy {
   /// have had in HBM: the present one, the next shorter and the next longer. Now and then the
   /// window moves to the one of highest hit rate.
   void adapt_window(const LayerView& view) {
+    if (history_.empty()) return;  // no page has become full yet
     const std::size_t stride = history_.size() / kSample + 1;
     for (std::size_t w = 0; w < 3; ++w) {
       ranked_.clear();

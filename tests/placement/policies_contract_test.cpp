@@ -56,12 +56,13 @@ std::vector<WorldShape> worlds() {
   WorldShape pinned = shaped(2, 3, 2, 16, 4, 90);
   pinned.pinned = 0.2;
   out.push_back(pinned);
+  out.push_back(shaped(2, 3, 2, 0, 2, 40));  // young: nothing but tails at first
   return out;
 }
 
 TEST_CASE("policies: every plan keeps the contract", "[contract]") {
   const std::string name = GENERATE(from_range(names()));
-  const std::size_t index = GENERATE(range(0, 9));
+  const std::size_t index = GENERATE(range(0, 10));
   const std::uint64_t seed = GENERATE(1U, 2U, 3U);
   WorldShape shape = worlds()[index];
   shape.seed = seed;
