@@ -24,6 +24,10 @@ class Builder {
     instance_.page_bytes = options_.page_bytes != 0 ? options_.page_bytes : geometry_.page_bytes();
     instance_.layers = geometry_.layers;
     up_to_home_ = options_.platform.link(kHbm, options_.platform.home);
+    std::uint64_t pages = 0;
+    for (const ReplaySequence& s : workload.sequences)
+      pages += std::uint64_t{groups_} * s.selection->trace().pages();
+    home_holds_all_ = options_.tier_pages[options_.platform.home] >= pages;
   }
 
   Instance build() {
@@ -110,7 +114,8 @@ class Builder {
         }
       }
       if (length == geometry_.page_tokens) {
-        written_back += heads;
+        // A home tier that may be full keeps write-backs waiting: a replay can end without them.
+        if (home_holds_all_) written_back += heads;
         filled_.emplace_back(i, tail);
       }
     }
@@ -155,6 +160,7 @@ class Builder {
   KvGeometry geometry_;
   std::uint32_t groups_;
   LinkId up_to_home_ = 0;
+  bool home_holds_all_ = false;
   Instance instance_;
   std::uint32_t pinned_ = 0;
   std::vector<std::vector<PageId>> pages_;              ///< by sequence: (group, page) to dense id

@@ -21,15 +21,18 @@ def lehr(*arguments, **options):
     return subprocess.run([LEHR, *arguments], capture_output=True, text=True, timeout=240, **options)
 
 
-def trace_file(**metadata):
-    """The smallest attention trace: one step, layer, head and page. Metadata can be overridden."""
+def trace_file(rows=((0,),), **metadata):
+    """An attention trace of one layer and head, with a row of mass codes for each step; the smallest if not told
+    otherwise. Metadata can be overridden."""
+    mass = bytes(code for row in rows for code in row)
     known = {"format": "lehr.attention-trace", "version": "1", "model": "m", "workload": "w", "page_tokens": "16",
              "q_heads": "1", "kv_heads": "1", "head_dim": "8", "kv_bytes_per_element": "2", "layers": "1",
              "layer_ids": "0", "prompt_tokens": "8", "steps": "1", "mass_encoding": "log2_u8_8", **metadata}
     header = json.dumps({"__metadata__": known,
-                         "mass": {"dtype": "U8", "shape": [1, 1, 1, 1], "data_offsets": [0, 1]}}).encode()
+                         "mass": {"dtype": "U8", "shape": [len(rows), 1, 1, len(rows[0])],
+                                  "data_offsets": [0, len(mass)]}}).encode()
     header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + b"\0"
+    return len(header).to_bytes(8, "little") + header + mass
 
 
 class Figures(unittest.TestCase):
@@ -46,6 +49,27 @@ class Figures(unittest.TestCase):
                     continue
                 self.assertGreaterEqual(policy["over_bound"], 0, policy["policy"])
                 self.assertGreaterEqual(policy["over_bound_without_warmup"], 0, policy["policy"])
+
+    def test_no_policy_beats_the_bound_where_home_is_full(self):
+        # Two pages become full, home has room for one of them: the other's write-back waits beyond the last step.
+        steps, prompt = 40, 17
+        pages = -(-(prompt + steps) // 16)
+        rows = [[64 if 16 * p <= prompt + t else 255 for p in range(pages)] for t in range(steps)]
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "small.safetensors"
+            trace.write_bytes(trace_file(rows, prompt_tokens=str(prompt), steps=str(steps)))
+            cells = {}
+            for host in ("2 pages", "4 pages"):
+                done = lehr("compare", str(trace), "--hbm", "100%", "--host", host, "--warmup", "0", "--json", "-")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                cells[host] = json.loads(done.stdout)["cells"][0]
+        for host, cell in cells.items():
+            for policy in cell["policies"]:
+                if policy["policy"] != "unlimited":
+                    self.assertGreaterEqual(policy["over_bound"], 0, (host, policy["policy"]))
+        lru = {host: next(p for p in cell["policies"] if p["policy"] == "lru") for host, cell in cells.items()}
+        self.assertEqual([lru[host]["all"]["written_back"] for host in cells], [1, 2])
+        self.assertLess(*(cells[host]["best_bound"]["seconds"] for host in cells))
 
     def test_unlimited_misses_nothing(self):
         for cell in self.report["cells"]:
