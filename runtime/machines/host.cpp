@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <system_error>
 #include <unordered_set>
 
 #include <fmt/core.h>
@@ -287,8 +288,15 @@ Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, Pag
     files = true;
     transfer::PageFileConfig file;
     file.name = platform.tiers[t].name;
-    file.path = options.nvme_directory.empty() ? std::filesystem::temp_directory_path().string()
-                                               : options.nvme_directory;
+    file.path = options.nvme_directory;
+    if (file.path.empty()) {
+      std::error_code error;
+      file.path = std::filesystem::temp_directory_path(error).string();
+      if (error) {
+        return not_found(fmt::format("{}: no folder for temporary files ($TMPDIR): {}", file.name,
+                                     error.message()));
+      }
+    }
     file.pages = pages;
     file.page_bytes = options.page_bytes;
     config.files.push_back(file);

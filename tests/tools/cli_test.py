@@ -352,6 +352,13 @@ class Refusals(unittest.TestCase):
             self.one_line("replay", TRACE, option, "x.json", naming=("--machine cuda",))
         self.one_line("experiment", "nvlink-decode", TRACE, "--profile", "gh200", naming=("expected peer",))
 
+    def test_no_folder_for_temporary_files(self):
+        nowhere = {**os.environ, "TMPDIR": "/nowhere"}
+        done = lehr("replay", TRACE, "--policy", "lru", "--steps", "2", env=nowhere)  # needs none
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.one_line("replay", TRACE, "--policy", "lru", "--steps", "2", "--machine", "host", "--host", "50%", "--nvme",
+                      "100%", code=1, naming=("nvme", "TMPDIR"), env=nowhere)
+
     def test_a_control_that_passes(self):
         done = lehr("replay", TRACE, "--policy", "lru", "--hbm", "25%")
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr replay: one policy on one machine, predicted beside measured where the machine measures.
 #include <filesystem>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
@@ -20,11 +21,18 @@ namespace {
 
 constexpr const char* kCommand = "replay";
 
+/// $TMPDIR or /tmp; empty if that is no folder, which is said where one is needed.
+std::string scratch_directory() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::temp_directory_path(error);
+  return error ? std::string() : path.string();
+}
+
 struct Arguments {
   ReplayArguments replay;
   std::string policy = config::Config{}.policy_name;  ///< what an engine gets that says nothing
   std::string machine = "sim";
-  std::string nvme_directory = std::filesystem::temp_directory_path().string();
+  std::string nvme_directory = scratch_directory();
   DecodeOptions gpu;
   std::uint32_t steps = 0;
   std::string timeline;
