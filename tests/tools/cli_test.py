@@ -243,7 +243,10 @@ class Refusals(unittest.TestCase):
             with self.subTest((option, value)):
                 self.one_line("replay", TRACE, option, value, code=2, naming=(option,))
         for value in ("-1", "18446744073709551615"):
-            self.refused("replay", TRACE, "--seed", value, code=2, naming=("--seed",))
+            self.one_line("replay", TRACE, "--seed", value, code=2, naming=("lehr replay: ", "--seed"))
+        for option, value in (("--weights-gb", "abc"), ("--sinks", "-1"), ("--recent", "4294967296"), ("--steps", "x\ny")):
+            with self.subTest((option, value)):
+                self.one_line("replay", TRACE, option, value, code=2, naming=("lehr replay: ", option))
 
     def test_starts_that_no_clock_counts(self):
         # 2^31 twice is 0 in 32 bits: all sequences would start at once.
@@ -287,9 +290,10 @@ class Refusals(unittest.TestCase):
         self.one_line("replay", TRACE, "--policy", "lru:x]\n[policy=1", code=2, naming=("no parameter",))
         self.one_line("replay", TRACE, "--profile", "b200")
         self.one_line("replay", TRACE, "--shape", "gpt-7", naming=("llama-3.1-8b",))
-        self.refused("replay", TRACE, "--machine", "abacus", code=2)
-        self.refused("frobnicate", code=2)
-        self.refused(code=2)
+        self.one_line("replay", TRACE, "--machine", "abacus", code=2)
+        self.one_line("replay", code=2)
+        self.one_line("frobnicate", code=2)
+        self.one_line(code=2)
 
     def test_files(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,12 +3,14 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <string>
 #include <system_error>
 
 #include <CLI/CLI.hpp>
 
 #include "tools/lehr/bus_error.hpp"
 #include "tools/lehr/commands.hpp"
+#include "tools/lehr/terminal.hpp"
 
 namespace {
 
@@ -31,8 +33,12 @@ int run(int argc, char** argv) {
   } catch (const CLI::RuntimeError& error) {  // a command has said what is wrong
     return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : lehr::tools::kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // help, or the version
+    std::string command = "lehr";
+    if (!app.get_subcommands().empty()) command += " " + app.get_subcommands().front()->get_name();
+    std::fprintf(stderr, "%s: %s (%s --help lists what it takes)\n", command.c_str(),
+                 lehr::tools::printable(error.what()).c_str(), command.c_str());
+    return lehr::tools::kExitUsage;
   }
   if (std::fflush(stdout) == 0 && std::cout.flush()) return 0;
   std::fputs("lehr: standard output: cannot write\n", stderr);
