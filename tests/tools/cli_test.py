@@ -268,6 +268,8 @@ class Refusals(unittest.TestCase):
         self.one_line("compare", REQUESTS, "--hbm", "25%", code=2, naming=("--hbm", "attention"))
         self.one_line("compare", TRACE, "--cache", "5%", code=2, naming=("--cache", "request"))
         self.one_line("compare", REQUESTS, "--policies", "table", code=2, naming=("table", "lru"))
+        for several in ((REQUESTS, REQUESTS, "--cache", "5%"), (TRACE, REQUESTS), (REQUESTS, TRACE)):
+            self.one_line("compare", *several, code=2, naming=(f"{REQUESTS}: is a request trace",))
 
     def test_text_of_a_file_commands_no_terminal(self):
         hostile = "\x1b[31mred\n\u009bJ"

@@ -180,15 +180,19 @@ ordered_json cell_json(const Cell& cell, const Policies& policies, Bytes page_by
 
 /// Whether the only file is a request trace; then it was compared as one.
 bool compared_requests(const Arguments& arguments, const Policies& policies) {
-  if (arguments.replay.traces.size() != 1) return false;
-  const std::string& file = arguments.replay.traces.front();
-  const auto contents =
-      take(kCommand, formats::FileContents::open(file, formats::kDefaultTraceLimit));
-  if (is_attention_trace(contents.bytes(), file)) return false;
-  refuse(arguments.of_attention, "attention", file, "a request");
-  compare_requests(file, arguments.requests, policies, arguments.policies.empty(),
-                   arguments.replay.json);
-  return true;
+  for (const std::string& file : arguments.replay.traces) {
+    if (is_attention_trace({}, file)) continue;  // by its name
+    const auto contents =
+        take(kCommand, formats::FileContents::open(file, formats::kDefaultTraceLimit));
+    if (is_attention_trace(contents.bytes(), file)) continue;
+    if (arguments.replay.traces.size() > 1)
+      fail(kCommand, invalid(file + ": is a request trace, expected it alone"));
+    refuse(arguments.of_attention, "attention", file, "a request");
+    compare_requests(file, arguments.requests, policies, arguments.policies.empty(),
+                     arguments.replay.json);
+    return true;
+  }
+  return false;
 }
 
 std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepared,
