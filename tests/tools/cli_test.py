@@ -63,6 +63,8 @@ class Figures(unittest.TestCase):
                 done = lehr("compare", str(trace), "--hbm", "100%", "--host", host, "--warmup", "0", "--json", "-")
                 self.assertEqual(done.returncode, 0, done.stderr)
                 cells[host] = json.loads(done.stdout)["cells"][0]
+                left_out = "bounds and oracle leave out what the tiers below it cost"
+                self.assertEqual(left_out in done.stdout, host == "2 pages")
         for host, cell in cells.items():
             for policy in cell["policies"]:
                 if policy["policy"] != "unlimited":

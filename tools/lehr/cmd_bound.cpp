@@ -44,7 +44,9 @@ void run(const ReplayArguments& arguments) {
     }
     report["cells"].push_back(std::move(cell));
   }
-  if (arguments.json != "-") print(kCommand, table.text());
+  std::string text;
+  for (const std::string& notice : prepared->notices) text += "note: " + notice + "\n";
+  if (arguments.json != "-") print(kCommand, text + table.text());
   if (!arguments.json.empty()) take(kCommand, write_json(arguments.json, report));
 }
 

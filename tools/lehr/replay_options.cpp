@@ -225,6 +225,12 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
   prepared->base.warmup_steps = arguments.warmup;
   LEHR_TRY(set_platform(arguments, std::move(profile->platform), *prepared));
+  const TierId home = options.platform.home;
+  if (options.tier_pages[home] < prepared->total_pages) {
+    prepared->notices.push_back(fmt::format(
+        "{} holds {} of {} pages: bounds and oracle leave out what the tiers below it cost",
+        options.platform.tiers[home].name, options.tier_pages[home], prepared->total_pages));
+  }
   return prepared;
 }
 
