@@ -204,6 +204,16 @@ class Figures(unittest.TestCase):
         self.assertTrue(any(f"verified {reads} page reads" in n for n in figures["host"]["notes"]),
                         figures["host"]["notes"])
 
+    def test_a_request_trace_of_few_blocks_is_compared_by_default(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "few.jsonl"
+            trace.write_text(2 * '{"timestamp": 0, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}\n')
+            done = lehr("compare", str(trace), "--json", "-")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(json.loads(done.stdout)["cells"]), 3)
+            for size in ("0%", "-1%", "0", "101%"):
+                self.assertEqual(lehr("compare", str(trace), "--cache", size).returncode, 2)
+
     def test_request_traces(self):
         done = lehr("compare", REQUESTS, "--cache", "5%", "--json", "-")
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/lehr/compare_requests.hpp"
 
+#include <algorithm>
 #include <charconv>
 #include <unordered_map>
 
@@ -48,14 +49,14 @@ DenseBlocks dense(const formats::RequestTrace& trace) {
   return out;
 }
 
-/// "5%" of the distinct blocks, or "N blocks", or "N".
+/// "5%" of the distinct blocks, at least one, or "N blocks", or "N".
 Result<std::uint32_t> cache_blocks(const std::string& text, std::uint32_t distinct) {
   double value = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
   const bool share = unit == "%";
-  const double blocks = share ? value / 100 * distinct : value;
+  const double blocks = !share ? value : value > 0 ? std::max(1.0, value / 100 * distinct) : 0;
   const bool known = share || unit.empty() || unit == " blocks" || unit == "blocks";
   if (error != std::errc() || !known || !(blocks >= 1) || (share && value > 100) || blocks > 4e9) {
     return invalid(
