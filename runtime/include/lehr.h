@@ -338,16 +338,17 @@ LEHR_API lehr_status lehr_sequence_append(lehr_runtime runtime, const lehr_seque
 
 /*
  * Forks sequences: the pages of each are shared and nothing is copied until one of the two writes
- * to a shared tail.
+ * to a shared tail. The parent may be suspended; the child is not.
  * Thread: serial. Stream: none. Blocks: no.
- * Errors: INVALID inside a step or of a suspended parent; OVER_BUDGET.
+ * Errors: INVALID inside a step; OVER_BUDGET.
  * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_sequence_fork(lehr_runtime runtime, const lehr_sequence* parents,
                                         size_t count, lehr_sequence* out, lehr_status* statuses);
 
 /*
- * Suspends sequences: they leave HBM, and take no steps until resumed.
+ * Suspends sequences: they leave HBM, and take no steps until resumed. Those that are suspended
+ * already stay so.
  * Thread: serial. Stream: none. Blocks: on host, while tails are written.
  * Errors: INVALID inside a step; LOWER_TIER_BUSY.
  * Since: 0.1. Stability: stable.
@@ -356,9 +357,10 @@ LEHR_API lehr_status lehr_sequence_suspend(lehr_runtime runtime, const lehr_sequ
                                            size_t count, lehr_status* statuses);
 
 /*
- * Resumes suspended sequences; their pages come back as they are read.
+ * Resumes suspended sequences, and leaves others as they are; their pages come back as they are
+ * read.
  * Thread: serial. Stream: none. Blocks: no.
- * Errors: INVALID inside a step or if not suspended; OVER_BUDGET.
+ * Errors: INVALID inside a step; OVER_BUDGET.
  * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_sequence_resume(lehr_runtime runtime, const lehr_sequence* sequences,

@@ -148,6 +148,23 @@ TEST_CASE("a suspended sequence leaves HBM and comes back intact") {
   CHECK(report.link[0].bytes == 8 * 3);  // two pages and the tail
 }
 
+TEST_CASE("a suspended sequence is forked as it is, and the fork goes on") {
+  const auto r = make(small(8));
+  const SequenceId a = start(*r, 10);
+  step(*r, a, {0, 1});
+  REQUIRE(r->suspend(a));
+  REQUIRE(r->suspend(a));  // once more changes nothing
+  const auto b = r->fork(a);
+  REQUIRE(b);
+  CHECK(step(*r, *b, {0, 1}).reads == 3);  // its own copy of the tail came from home
+  CHECK(*r->tokens(*b) == 12);
+  CHECK_FALSE(r->begin_step({&a, 1}));
+  REQUIRE(r->resume(a));
+  REQUIRE(r->resume(a));
+  CHECK(step(*r, a, {0, 1}).reads == 3);
+  CHECK(*r->tokens(a) == 12);
+}
+
 TEST_CASE("a chunk of tokens is appended between steps") {
   const auto r = make(small(8));
   const SequenceId s = start(*r, 6);  // one full page, a tail of two tokens
