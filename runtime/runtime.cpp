@@ -519,6 +519,12 @@ void Runtime::abandon_step() {
   totals_.add(current_);
   ++step_;
   in_step_ = false;
+  // Its token was not computed in all layers, and its tails may be nowhere: it never was.
+  for (const SequenceId id : batch_) {
+    const Status back = truncate(id, sequences_[id]->tokens - 1);
+    LEHR_CHECK(1, back.has_value());
+  }
+  batch_.clear();
 }
 
 Status Runtime::validate() const {

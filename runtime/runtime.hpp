@@ -125,7 +125,8 @@ class Runtime {
   Status begin_step(std::span<const SequenceId> sequences);
   Status run_layer(std::uint32_t layer, std::span<const GroupSelection> groups);
   Result<StepReport> end_step();
-  /// Ends a step that cannot go on; what its layers did stays done.
+  /// Ends a step that cannot go on. Its sequences have the tokens that they began it with; what its
+  /// layers moved stays moved.
   void abandon_step();
 
   Step step() const { return step_; }

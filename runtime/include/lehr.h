@@ -465,7 +465,8 @@ typedef struct lehr_step_report {
 LEHR_API lehr_status lehr_step_end(lehr_runtime runtime, lehr_step_report* out);
 
 /*
- * Gives up a step that cannot go on; what its layers did stays done.
+ * Gives up a step that cannot go on: its sequences have the tokens that they began it with; what
+ * its layers moved stays moved.
  * Thread: serial. Stream: none. Blocks: no.
  * Errors: INVALID outside a step.
  * Since: 0.1. Stability: stable.

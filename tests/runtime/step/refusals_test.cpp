@@ -79,6 +79,32 @@ TEST_CASE("a layer past the last is refused, and the step can end") {
   CHECK(step(*r, s, {0, 1}).reads == 3);
 }
 
+TEST_CASE("an abandoned step never was, wherever in a page its token would have been") {
+  for (const char* policy : {"lru", "table", "none"}) {
+    for (std::uint64_t prompt = 0; prompt < 10; ++prompt) {
+      for (const bool ran : {false, true}) {
+        CAPTURE(policy, prompt, ran);
+        const auto r = make(small(4, policy));
+        const SequenceId s = start(*r, prompt);
+        for (int times = 0; times < 5; ++times) {
+          REQUIRE(r->begin_step({&s, 1}));
+          if (ran) REQUIRE(r->run_layer(0, {}));
+          r->abandon_step();
+          CHECK(*r->tokens(s) == prompt);
+          CHECK(r->validate());
+        }
+        std::vector<std::uint32_t> full;
+        for (std::uint32_t page = 0; page < 5; ++page) {
+          while (*r->tokens(s) < 4U * (page + 1)) step(*r, s, full);  // the machine checks contents
+          full.push_back(page);
+        }
+        REQUIRE(r->release(s));
+        CHECK(r->table().live_pages() == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("a full disk below holds write-backs, and loses nothing") {
   auto options = small(3);
   options.platform = test::tiny_platform(true);
