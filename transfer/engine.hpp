@@ -106,6 +106,8 @@ struct LinkStats {
   std::vector<MoverShare> by_mover;
   std::array<std::uint64_t, kCauses> jobs{};  ///< finished well
   std::array<Bytes, kCauses> bytes{};         ///< really moved, failed jobs included
+  std::int64_t exposed_ns = 0;  ///< with something under way that a step waits for (urgent)
+  std::int64_t hidden_ns = 0;   ///< with background work alone under way
   LinkLoad load;
 };
 

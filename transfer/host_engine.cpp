@@ -2,6 +2,7 @@
 #include "transfer/host_engine.hpp"
 
 #include <algorithm>
+#include <string_view>
 
 #include "transfer/arena.hpp"
 
@@ -11,6 +12,42 @@ namespace {
 /// Carries a notice about a mover that was passed over into the engine's list.
 void note(EngineParts& parts, std::string notice) {
   if (!notice.empty()) parts.notices.push_back(std::move(notice));
+}
+
+/// The movers between memory and files: the first that works, and pread where it was measured too.
+Status add_file_movers(const HostEngineConfig& config, FileMoverConfig files, EngineParts& parts) {
+  const bool pread_measured =
+      std::any_of(config.measured.begin(), config.measured.end(),
+                  [](const MeasuredWay& way) { return way.curve.mover == "file_pread"; });
+  const auto pread = [&] { return make_file_pread({std::min(config.file_depth, 8U), 4096}); };
+  bool have_pread = !config.use_uring;
+  if (config.use_uring) {
+    std::string notice;
+    LEHR_ASSIGN(auto mover, make_file_mover(files, notice));
+    note(parts, std::move(notice));
+    have_pread = mover->traits().name == std::string_view("file_pread");
+    parts.movers.push_back(std::move(mover));
+  }
+  if (!config.use_uring || (pread_measured && !have_pread)) {
+    LEHR_ASSIGN(auto mover, pread());
+    parts.movers.push_back(std::move(mover));
+  }
+  return {};
+}
+
+/// Gives each link the movers that were measured on its way.
+void name_measured(std::span<const MeasuredWay> measured, EngineParts& parts) {
+  for (const MeasuredWay& way : measured) {
+    const auto link = std::find_if(
+        parts.links.begin(), parts.links.end(),
+        [&](const LinkConfig& l) { return l.from == way.from && l.to == way.to && !l.mover; });
+    const auto mover =
+        std::find_if(parts.movers.begin(), parts.movers.end(), [&](const auto& candidate) {
+          return candidate->traits().name == std::string_view(way.curve.mover);
+        });
+    if (link == parts.links.end() || mover == parts.movers.end()) continue;
+    link->measured.push_back({static_cast<std::uint32_t>(mover - parts.movers.begin()), way.curve});
+  }
 }
 
 std::vector<LinkConfig> neighbour_links(const EngineParts& parts, const LinkLimits& limits) {
@@ -59,17 +96,10 @@ Result<std::unique_ptr<TransferEngine>> make_host_engine(HostEngineConfig config
     LEHR_ASSIGN(auto copy, make_host_copy({config.copy_threads, 4096}));
     parts.movers.push_back(std::move(copy));
   }
-  if (!config.files.empty() && config.use_uring) {
-    std::string notice;
-    LEHR_ASSIGN(auto mover, make_file_mover(file_mover, notice));
-    note(parts, std::move(notice));
-    parts.movers.push_back(std::move(mover));
-  } else if (!config.files.empty()) {
-    LEHR_ASSIGN(auto mover, make_file_pread({std::min(config.file_depth, 8U), 4096}));
-    parts.movers.push_back(std::move(mover));
-  }
+  if (!config.files.empty()) LEHR_TRY(add_file_movers(config, file_mover, parts));
   parts.links = config.links.empty() ? neighbour_links(parts, config.default_limits)
                                      : std::move(config.links);
+  name_measured(config.measured, parts);
   parts.faults = std::move(config.faults);
   parts.clock = config.clock;
   parts.max_jobs = config.max_jobs;

@@ -27,6 +27,9 @@ struct HostEngineConfig {
   /// Empty: links between all neighbours in tier order, both ways, with `default_limits`.
   std::vector<LinkConfig> links;
   LinkLimits default_limits;
+  /// What a profile says of movers: each batch goes with the one that promises the least time. Of
+  /// `host_copy`, `file_uring` and `file_pread`; others, and ways without a link, are passed over.
+  std::vector<MeasuredWay> measured;
   std::uint32_t copy_threads = 1;
   std::uint32_t touch_threads = 2;
   std::uint32_t file_depth = 64;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/curve.hpp"
+#include "kernels/base/ids.hpp"
 #include "kernels/base/units.hpp"
 
 namespace lehr::transfer {
@@ -22,6 +23,12 @@ struct MoverCurve {
   Seconds time(double page_bytes, double pages) const {
     return latency + page_bytes * pages / curve.at(page_bytes, pages);
   }
+};
+
+/// The same of a way between two tiers of an engine.
+struct MeasuredWay {
+  TierId from = 0, to = 0;
+  MoverCurve curve;
 };
 
 /// A batch of pages of one size, as a choice sees it.

@@ -13,12 +13,18 @@ class Stagger {
   explicit Stagger(std::uint32_t devices = 1, std::int64_t phase_ns = 10'000'000)
       : devices_(std::max(1U, devices)), phase_ns_(std::max<std::int64_t>(1, phase_ns)) {}
 
-  /// The first moment from `now_ns` on at which `device` may start background work.
-  std::int64_t next_start(std::uint32_t device, std::int64_t now_ns) const {
+  /// The first moment from `now_ns` on at which `device` may start background work that the link
+  /// needs `need_ns` for, so that it ends before the next device's phase. What takes longer than a
+  /// phase starts at any moment of it.
+  std::int64_t next_start(std::uint32_t device, std::int64_t now_ns,
+                          std::int64_t need_ns = 0) const {
+    if (devices_ == 1) return now_ns;
     const std::int64_t cycle = phase_ns_ * devices_;
     const std::int64_t open = phase_ns_ * (device % devices_);
     const std::int64_t at = ((now_ns % cycle) + cycle) % cycle;
-    if (at >= open && at < open + phase_ns_) return now_ns;
+    const std::int64_t need = need_ns > phase_ns_ ? 0 : need_ns;
+    const bool inside = at >= open && at < open + phase_ns_;
+    if (inside && at + need <= open + phase_ns_) return now_ns;
     return now_ns + (open - at + cycle) % cycle;
   }
 

@@ -56,7 +56,8 @@ bool Scheduler::may_start(const Link& link, const Item& item, std::int64_t now_n
   // At most one depth's time ahead of its share of the rate.
   const auto ahead = static_cast<std::int64_t>(limits.depth_seconds * 1e9);
   if (link.share < 1 && link.paced_ns > now_ns + ahead) return false;
-  if (link.stagger.next_start(limits.stagger_device, now_ns) != now_ns) return false;
+  const auto need = static_cast<std::int64_t>(after * 1e9 / limits.bytes_per_second);
+  if (link.stagger.next_start(limits.stagger_device, now_ns, need) != now_ns) return false;
   // One job is always allowed: a page larger than the depth must move too.
   if (load.jobs_in_flight != 0 && after > depth * link.share) return false;
   if (limits.step_budget == 0) return true;

@@ -155,3 +155,44 @@ TEST_CASE("A measured mover that does not go between the tiers is refused") {
   REQUIRE_FALSE(made);
   CHECK(made.error().what.find("up") != std::string::npos);
 }
+
+TEST_CASE("A host engine goes by what was measured of the movers that it has") {
+  const auto by = [](double pread, double uring) {
+    const TemporaryDirectory directory;
+    HostEngineConfig config;
+    config.page_bytes = kPage;
+    config.memory = {{"host", 8, std::nullopt}};
+    PageFileConfig file;
+    file.name = "nvme";
+    file.path = directory.path();
+    file.pages = 8;
+    config.files = {file};
+    config.measured = {
+        {0, 1, {"nvme_write", "file_pread", 1, 1e-6, BandwidthCurve(pread)}},
+        {0, 1, {"nvme_write", "file_uring", 1, 1e-6, BandwidthCurve(uring)}},
+        {0, 1, {"nvme_write", "ring", 1, 0, BandwidthCurve(1e12)}},        // of another machine
+        {1, 7, {"elsewhere", "file_pread", 1, 0, BandwidthCurve(1e12)}}};  // no such way
+    auto made = make_host_engine(std::move(config));
+    REQUIRE(made);
+    TransferEngine& engine = **made;
+    std::vector<SlotId> from(4), to(4);
+    REQUIRE(engine.allocate(0, from));
+    REQUIRE(engine.allocate(1, to));
+    std::vector<PageMove> moves;
+    for (SlotId i = 0; i < 4; ++i) {
+      REQUIRE(engine.stamp({0, from[i]}, i + 1, 1));
+      moves.push_back(move_of(i + 1, {0, from[i]}, {1, to[i]}));
+    }
+    std::vector<Submission> said(4);
+    engine.submit(moves, said);
+    REQUIRE(engine.wait_all(kLong));
+    std::string used;
+    const LinkStats down = engine.stats().links[0];
+    for (const MoverShare& share : down.by_mover) {
+      if (share.jobs == 4) used += share.mover;
+    }
+    return used;
+  };
+  CHECK(by(2e9, 1e9) == "file_pread");
+  if (make_file_uring({})) CHECK(by(1e9, 2e9) == "file_uring");
+}

@@ -20,6 +20,16 @@ TEST_CASE("Devices that share a link start background work in turns") {
   }
 }
 
+TEST_CASE("Work that would run into the next device's phase waits for its own next one") {
+  const Stagger turns(2, 100);
+  CHECK(turns.next_start(0, 60, 40) == 60);
+  CHECK(turns.next_start(0, 61, 40) == 200);
+  CHECK(turns.next_start(1, 0, 100) == 100);
+  CHECK(turns.next_start(1, 101, 100) == 300);
+  CHECK(turns.next_start(1, 150, 101) == 150);  // longer than any phase
+  CHECK(turns.next_start(1, 201, 101) == 300);
+}
+
 TEST_CASE("One device is never held back") {
   const Stagger stagger(1, 10);
   for (std::int64_t now = 0; now < 50; ++now) CHECK(stagger.next_start(0, now) == now);

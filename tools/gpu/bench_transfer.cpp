@@ -307,33 +307,52 @@ void contiguous_far(Bench& b) {
   }
 }
 
-/// Both ways at once: two rings, and, where what goes out goes to neighbouring slots (as
-/// write-backs to fresh extents do), a ring in and staged copies out.
-void duplex(Bench& b) {
-  const Bytes page = 16384;
+/// Both ways at once: two rings, one that mixes, and, where what goes out goes to neighbouring
+/// slots (as write-backs to fresh extents do), a ring in and staged copies out.
+double duplex_of(Bench& b, Bytes page) {
   const bool host = b.ctas == 4;
   const auto ins = scattered(b.far, b.near, kSpan / 2, page, b.total / 2, 11);
   Memory near = b.near, far = b.far;
   near.base += kSpan / 2;
   far.base += kSpan / 2;
   auto outs = scattered(near, far, kSpan / 2, page, b.total / 2, 12);
-  const auto both = [&](const std::string& name, DeviceCopy copy_out, std::uint32_t ctas) {
-    auto in = must(make_device_mover(mover_config(b, DeviceCopy::kRing, ctas)), "mover");
-    auto out = must(make_device_mover(mover_config(b, copy_out, ctas)), "mover");
-    const double sum = rate((ins.size() + outs.size()) * page, [&] {
+  const Bytes bytes = (ins.size() + outs.size()) * page;
+  const std::string what = std::to_string(page / 1024) + " KiB both at once, in sum, ";
+  const auto both = [&](const std::string& name, DeviceCopy copy_in, DeviceCopy copy_out,
+                        std::uint32_t ctas) {
+    auto in = must(make_device_mover(mover_config(b, copy_in, ctas, page)), "mover");
+    auto out = must(make_device_mover(mover_config(b, copy_out, ctas, page)), "mover");
+    const double sum = rate(bytes, [&] {
       std::jthread other([&] { run_jobs(*out, outs); });
       run_jobs(*in, ins);
     });
-    b.report.rate("16 KiB both at once, in sum, " + name, sum, b.ceilings.duplex);
+    b.report.rate(what + name, sum, b.ceilings.duplex);
     return sum;
   };
-  double best = both("two rings", DeviceCopy::kRing, b.ctas);
-  if (host) best = std::max(best, both("two rings of 2 CTAs", DeviceCopy::kRing, 2));
+  double best = both("two rings", DeviceCopy::kRing, DeviceCopy::kRing, b.ctas);
+  if (host && page == 16384)
+    best = std::max(best, both("two rings of 2 CTAs", DeviceCopy::kRing, DeviceCopy::kRing, 2));
+  if (host && page >= 65536) {
+    best = std::max(best, both("driver's batches", DeviceCopy::kBatch, DeviceCopy::kBatch, b.ctas));
+  }
   for (std::size_t i = 0; i < outs.size(); ++i) outs[i].destination = far.at(i * page);
-  if (host)
-    best = std::max(best, both("ring in, staged out in order", DeviceCopy::kStaged, b.ctas));
+  if (host && page == 16384) {
+    best = std::max(
+        best, both("ring in, staged out in order", DeviceCopy::kRing, DeviceCopy::kStaged, b.ctas));
+  }
+  return best;
+}
+
+void duplex(Bench& b) {
+  const double best = duplex_of(b, 16384);
   b.report.target("duplex over contiguous duplex", best / b.ceilings.duplex, "", ">= 0.90",
                   best / b.ceilings.duplex >= 0.90);
+  if (b.ctas != 4) return;
+  for (const Bytes page : {Bytes{65536}, Bytes{262144}, 2 * kMiB}) {
+    const double larger = duplex_of(b, page);
+    b.report.value("  " + std::to_string(page / 1024) + " KiB, over contiguous duplex",
+                   larger / b.ceilings.duplex, "");
+  }
 }
 
 void submission(Bench& b) {
@@ -364,6 +383,19 @@ double disturbed(Reader& reader, Mover& mover, const std::vector<Job>& jobs, dou
   const double seconds = seconds_of([&] { ms = reader.median_pass(41); });
   moved = static_cast<double>(background.bytes() - before) / seconds;
   return ms;
+}
+
+/// A reader beside pages that a step waits for: budgets do not bind these.
+void urgent_pages(Bench& b, Reader& reader, double alone, const std::string& who) {
+  for (const Direction& d : {b.in(), b.out()}) {
+    auto mover = must(make_device_mover(mover_config(b, DeviceCopy::kRing, b.ctas)), "mover");
+    std::vector<Job> jobs = scattered(*d.from, *d.to, kSpan, 16384, kGiB, 21);
+    for (Job& job : jobs) job.urgency = Urgency::kUrgent;
+    double moved = 0;
+    const double slow = disturbed(reader, *mover, jobs, moved) / alone - 1;
+    b.report.value(who + " beside urgent pages " + d.name + ", slower by", 100 * slow, "%");
+    b.report.rate("  moved meanwhile", moved, b.ceiling(d));
+  }
 }
 
 /// How much slower a reader is beside full-rate migration. The reader's SMs are split between L1
@@ -397,6 +429,7 @@ void disturbance(Bench& b, std::int32_t device, bool like_attention) {
     b.report.target(what, 100 * seen.first, "%", wanted,
                     seen.first <= most && seen.second >= rate_wanted);
   };
+  if (host) urgent_pages(b, reader, alone, who);
   for (const Direction& d : {b.in(), b.out()}) {
     DeviceMoverConfig engine = mover_config(b, DeviceCopy::kEngine, 4);
     engine.batch_bytes = 64 * kMiB;

@@ -148,10 +148,11 @@ class DeviceProbe {
     LEHR_ASSIGN(const WindowGain window, window_gain(0, reader_->base(), hot, 512 * kMiB));
     result_.figures.push_back({"hot 16 MiB after 512 MiB went by", window.without * 1e6, "us"});
     result_.figures.push_back({"the same under an L2 window", window.with * 1e6, "us"});
-    LEHR_ASSIGN(auto link, read_passes(0, host_.region.base, kProbeSpan / 2, 0, 5));
-    result_.figures.push_back(
-        {"host read in place by SMs",
-         static_cast<double>(kProbeSpan / 2) / median_of(std::move(link)) / kGB, "GB/s"});
+    constexpr Bytes kPart = kProbeSpan / 2;
+    LEHR_ASSIGN(auto link, read_passes(0, host_.region.base, kPart, 0, 5));
+    result_.figures.push_back({"host read in place by SMs",
+                               static_cast<double>(kPart) / median_of(std::move(link)) / kGB,
+                               "GB/s"});
     return {};
   }
 

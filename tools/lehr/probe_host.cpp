@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string_view>
 #include <thread>
+#include <tuple>
 
 #include <unistd.h>
 
@@ -109,11 +111,17 @@ Result<double> time_depth(const FileWay& way, std::uint32_t count, double second
 const std::vector<double> kFileSizes{4096, 16384, 131072};
 const std::vector<double> kFileCounts{1, 8, 64, 128};
 
-/// A full file of pages of one size, memory beside it, and the mover between them.
+/// What one mover does between memory and a drive.
+struct MoverGrids {
+  std::string mover;
+  TimedGrid reads{kFileSizes, kFileCounts, {}}, writes{kFileSizes, kFileCounts, {}};
+};
+
+/// A full file of pages of one size, memory beside it, and the movers between them.
 struct Drive {
   std::unique_ptr<PageFile> file;
   std::unique_ptr<Arena> memory;
-  std::unique_ptr<Mover> mover;
+  std::vector<std::unique_ptr<Mover>> movers;
 
   static Result<Drive> open(const std::string& folder, Bytes page_bytes, ProbeResult& result) {
     Drive drive;
@@ -138,13 +146,7 @@ struct Drive {
     }
     LEHR_TRY(fill(*drive.file, {region.base, memory.bytes}));
     LEHR_ASSIGN(drive.memory, Arena::create(slots, std::move(region)));
-    FileMoverConfig movers;
-    movers.files = {drive.file->fd()};
-    movers.buffers = {drive.memory->memory()};
-    movers.depth = 128;
-    std::string notice;
-    LEHR_ASSIGN(drive.mover, make_file_mover(movers, notice));
-    if (!notice.empty()) result.notices.push_back(notice);
+    LEHR_TRY(drive.add_movers(result));
     if (!drive.file->direct()) {
       result.notices.push_back(
           folder + ": O_DIRECT is refused there, so the page cache is part of the figures");
@@ -152,16 +154,58 @@ struct Drive {
     return drive;
   }
 
-  /// One row of a grid.
-  Status measure(bool read, TimedGrid& grid) const {
-    for (const double count : kFileCounts) {
-      LEHR_ASSIGN(const double seconds, time_depth({*memory, *file, *mover, read},
-                                                   static_cast<std::uint32_t>(count), 0.4));
-      grid.seconds.push_back(seconds);
+  /// io_uring where it works, and threads that wait.
+  Status add_movers(ProbeResult& result) {
+    FileMoverConfig config;
+    config.files = {file->fd()};
+    config.buffers = {memory->memory()};
+    config.depth = 128;
+    std::string notice;
+    LEHR_ASSIGN(auto best, make_file_mover(config, notice));
+    if (!notice.empty()) result.notices.push_back(notice);
+    const bool uring = best->traits().name != std::string_view("file_pread");
+    movers.push_back(std::move(best));
+    if (!uring) return {};
+    LEHR_ASSIGN(auto threads, make_file_pread({8, config.queue}));
+    movers.push_back(std::move(threads));
+    return {};
+  }
+
+  /// One row of each mover's grid.
+  Status measure(bool read, std::vector<MoverGrids>& grids) const {
+    grids.resize(movers.size());
+    for (std::size_t m = 0; m < movers.size(); ++m) {
+      grids[m].mover = movers[m]->traits().name;
+      TimedGrid& grid = read ? grids[m].reads : grids[m].writes;
+      for (const double count : kFileCounts) {
+        LEHR_ASSIGN(const double seconds, time_depth({*memory, *file, *movers[m], read},
+                                                     static_cast<std::uint32_t>(count), 0.3));
+        grid.seconds.push_back(seconds);
+      }
     }
     return {};
   }
 };
+
+/// A link and its movers' curves; the link's own is the best of theirs at each point.
+void put_drive_link(placement::Link link, bool read, const std::vector<MoverGrids>& grids,
+                    ProbeResult& result) {
+  TimedGrid best = read ? grids.front().reads : grids.front().writes;
+  std::erase_if(result.profile.movers, [&](const MoverCurve& m) { return m.link == link.name; });
+  for (const MoverGrids& of : grids) {
+    const TimedGrid& grid = read ? of.reads : of.writes;
+    MoverCurve curve;
+    curve.link = link.name;
+    curve.mover = of.mover;
+    std::tie(curve.curve, curve.latency) = curve_of(grid);
+    result.profile.movers.push_back(std::move(curve));
+    for (std::size_t i = 0; i < best.seconds.size(); ++i)
+      best.seconds[i] = std::min(best.seconds[i], grid.seconds[i]);
+  }
+  std::tie(link.curve, link.latency) = curve_of(best);
+  result.figures.push_back({link.name + " at best", link.curve.peak() / kGB, "GB/s"});
+  put_link(result, std::move(link));
+}
 
 }  // namespace
 
@@ -184,7 +228,7 @@ Status probe_host(ProbeResult& result, const ProbeProgress& progress) {
 
 Status probe_nvme(const std::string& folder, ProbeResult& result, const ProbeProgress& progress) {
   placement::Platform& platform = result.profile.platform;
-  TimedGrid reads{kFileSizes, kFileCounts, {}}, writes{kFileSizes, kFileCounts, {}};
+  std::vector<MoverGrids> grids;
   double part = 0;
   const auto show = [&](const std::string& what) {
     progress("drive " + what, 0.93 + 0.07 * part++ / static_cast<double>(2 * kFileSizes.size()));
@@ -193,10 +237,10 @@ Status probe_nvme(const std::string& folder, ProbeResult& result, const ProbePro
     const std::string pages = std::to_string(static_cast<std::uint64_t>(size) / 1024) + " KiB";
     LEHR_ASSIGN(const Drive drive, Drive::open(folder, static_cast<Bytes>(size), result));
     show("write " + pages);
-    LEHR_TRY(drive.measure(false, writes));
+    LEHR_TRY(drive.measure(false, grids));
     LEHR_TRY(drive.file->sync());
     show("read " + pages);
-    LEHR_TRY(drive.measure(true, reads));
+    LEHR_TRY(drive.measure(true, grids));
   }
   placement::Tier tier;
   tier.name = "nvme";
@@ -208,9 +252,7 @@ Status probe_nvme(const std::string& folder, ProbeResult& result, const ProbePro
     link.name = read ? "nvme_read" : "nvme_write";
     link.from = read ? id : platform.home;
     link.to = read ? platform.home : id;
-    std::tie(link.curve, link.latency) = curve_of(read ? reads : writes);
-    result.figures.push_back({link.name + " at best", link.curve.peak() / kGB, "GB/s"});
-    put_link(result, std::move(link));
+    put_drive_link(std::move(link), read, grids, result);
   }
   result.profile.source["nvme_folder"] = folder;
   return {};

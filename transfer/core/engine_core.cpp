@@ -2,6 +2,7 @@
 #include "transfer/core/engine_core.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/base/check.hpp"
 #include "transfer/checksum.hpp"
@@ -523,9 +524,11 @@ bool Core::start_queued(LinkId link, Lock& lock) {
       jobs[items[i].id].phase = Phase::kQueued;
       scheduler->undo(link, items[i]);
     }
+    count_time(links[link], clock->now_ns());
     for (std::size_t i = 0; i < taken; ++i) {
       jobs[items[i].id].phase = Phase::kStarted;
       jobs[items[i].id].way = static_cast<std::uint32_t>(way);
+      ++links[link].under_way[static_cast<std::size_t>(items[i].urgency)];
     }
     any |= taken != 0;
     if (taken < items.size()) break;
@@ -618,6 +621,15 @@ Status Core::settle(Active& job, const Completion& completion, std::optional<std
   return stamp(move.to, move.page, move.version, key_of(move), job.contents_checksum);
 }
 
+void Core::count_time(Link& link, std::int64_t now_ns) {
+  const std::int64_t passed = now_ns - std::exchange(link.counted_ns, now_ns);
+  if (link.under_way[static_cast<std::size_t>(Urgency::kUrgent)] != 0) {
+    link.stats.exposed_ns += passed;
+  } else if (link.under_way[static_cast<std::size_t>(Urgency::kBackground)] != 0) {
+    link.stats.hidden_ns += passed;
+  }
+}
+
 void Core::finish(std::uint32_t index, Code code, Reason reason, Bytes bytes) {
   Active& job = jobs[index];
   const PageMove& move = job.move;
@@ -625,6 +637,8 @@ void Core::finish(std::uint32_t index, Code code, Reason reason, Bytes bytes) {
   LinkStats& stats = links[job.link].stats;
   stats.bytes[static_cast<std::size_t>(move.cause)] += bytes;
   if (job.phase == Phase::kStarted) {
+    count_time(links[job.link], now);
+    --links[job.link].under_way[static_cast<std::size_t>(move.urgency)];
     stats.by_mover[job.way].bytes += bytes;
     stats.by_mover[job.way].jobs += code == Code::kOk;
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -48,7 +49,9 @@ class TransferEngine::Core {
     std::vector<std::uint32_t> movers;  ///< with `curves` one for each, else a single one
     std::vector<MoverCurve> curves;
     Bytes job_bytes = 0;
-    Bytes held_bytes = 0;  ///< of jobs that wait for their leases' turn
+    Bytes held_bytes = 0;                      ///< of jobs that wait for their leases' turn
+    std::array<std::uint32_t, 2> under_way{};  ///< jobs that a mover has, by Urgency
+    std::int64_t counted_ns = 0;               ///< until when the link's time is in `stats`
     LinkStats stats;
   };
 
@@ -127,6 +130,8 @@ class TransferEngine::Core {
   void settle_all(std::span<const Completion> arrived, Lock& lock);
   Status settle(Active& job, const Completion& completion, std::optional<std::uint64_t> sum);
   void finish(std::uint32_t index, Code code, Reason reason, Bytes bytes);
+  /// The link's time until now, before what is under way changes.
+  static void count_time(Link& link, std::int64_t now_ns);
   /// Checks that the link's tiers fit each other and finds the movers that go between them.
   Status connect(Link& link) const;
   Status find_movers(Link& link) const;

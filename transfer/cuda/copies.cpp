@@ -62,9 +62,19 @@ Status driver_batch(const Lane& lane, Batch& batch) {
   return {};
 }
 
-std::uint32_t ctas_of(const Lane& lane, double share) {
-  const double wanted = std::ceil(static_cast<double>(lane.ctas) * share - 1e-9);
+std::uint32_t ctas_of(std::uint32_t all, double share) {
+  const double wanted = std::ceil(static_cast<double>(all) * share - 1e-9);
   return std::max(1U, static_cast<std::uint32_t>(wanted));
+}
+
+/// Towards host memory never more CTAs than background has: writes that saturate the link hold up
+/// everybody's reads on their way to memory (eight CTAs more than doubled a reader's time).
+std::uint32_t ring_ctas(const DeviceMoverConfig& config, const Lane& lane,
+                        std::span<const Job> jobs) {
+  const bool outward = std::any_of(jobs.begin(), jobs.end(), [](const Job& job) {
+    return job.destination.space == Space::kHostMemory;
+  });
+  return outward ? std::min(lane.ctas, config.ring.ctas) : lane.ctas;
 }
 
 /// Whether the kernels can move these: everything in multiples of 16, one size.
@@ -92,7 +102,7 @@ Status ring(const DeviceMoverConfig& config, const Lane& lane, double share, Bat
     *pairs++ = {address(job.source.pointer), address(job.destination.pointer)};
   }
   kernels::MoveRing shape = config.ring;
-  shape.ctas = ctas_of(lane, share);
+  shape.ctas = ctas_of(ring_ctas(config, lane, batch.jobs), share);
   return kernels::move_pages_cuda({static_cast<const kernels::PagePair*>(batch.pairs.get()),
                                    static_cast<std::uint32_t>(batch.jobs.size())},
                                   layout_of(config, batch.jobs.front().bytes), shape,
@@ -124,7 +134,7 @@ Status staged(const DeviceMoverConfig& config, const Lane& lane, double share, B
   }
   const std::vector<Run> runs = merge_runs(config, halves);
   kernels::MoveRing shape = config.ring;
-  shape.ctas = ctas_of(lane, share);
+  shape.ctas = ctas_of(lane.ctas, share);
   const auto kernel_half = [&](cudaStream_t stream) {
     return kernels::move_pages_cuda({pairs, static_cast<std::uint32_t>(batch.jobs.size())},
                                     layout_of(config, batch.jobs.front().bytes), shape, stream);

@@ -143,6 +143,8 @@ class DeviceMover final : public Mover {
   }
 
   void advance() {
+    // An engine polls all its movers, most of which have nothing to do.
+    if (queue_.unfinished() == 0) return;
     const cuda::DeviceScope scope(config_.device);
     for (std::size_t u = 0; u < kUrgencies; ++u) collect(u);
     while (launch_one()) {
