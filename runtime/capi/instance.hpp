@@ -13,6 +13,7 @@
 #include "runtime/directory/service.hpp"
 #include "runtime/directory/slot_map.hpp"
 #include "runtime/runtime.hpp"
+#include "transfer/mover_choice.hpp"
 
 namespace lehr::capi {
 
@@ -27,6 +28,7 @@ struct Instance {
   MachineKind machine = MachineKind::kSim;
   config::Config config;
   placement::Platform platform;
+  std::vector<transfer::MeasuredWay> movers;  ///< of the platform's links, as its profile has them
 
   // Step level; absent without a geometry. Its calls take turns.
   std::mutex step_mutex;

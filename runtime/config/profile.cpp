@@ -214,7 +214,9 @@ Status read_gpu(TomlTable& root, GpuFacts& gpu) {
   LEHR_ASSIGN(const auto l2, table->bytes("l2", 0));
   LEHR_ASSIGN(const auto window, table->bytes("l2_persisting", 0));
   LEHR_ASSIGN(const auto peak, table->number("hbm_peak_gbps", kGbps));
+  LEHR_ASSIGN(const auto kernels, table->number("kernels_us_per_layer", kMicroseconds));
   LEHR_TRY(table->finish());
+  gpu.kernels_per_layer = kernels.value_or(0) * 1e-6;
   gpu.sms = static_cast<std::uint32_t>(sms.value_or(0));
   gpu.copy_engines = static_cast<std::uint32_t>(engines.value_or(0));
   gpu.l2_bytes = l2.value_or(0);
@@ -287,6 +289,24 @@ Result<Profile> parse_profile(std::string_view text, std::string_view file) {
   return profile;
 }
 
+std::vector<transfer::MeasuredWay> measured_ways(const Profile& profile) {
+  std::vector<transfer::MeasuredWay> ways;
+  for (const transfer::MoverCurve& mover : profile.movers) {
+    for (const Link& link : profile.platform.links) {
+      if (link.name == mover.link) ways.push_back({link.from, link.to, mover});
+    }
+  }
+  return ways;
+}
+
+std::vector<transfer::MoverCurve> movers_between(const Profile& profile, TierId from, TierId to) {
+  std::vector<transfer::MoverCurve> curves;
+  for (transfer::MeasuredWay& way : measured_ways(profile)) {
+    if (way.from == from && way.to == to) curves.push_back(std::move(way.curve));
+  }
+  return curves;
+}
+
 Result<Profile> read_profile(const std::string& name_or_path) {
   const std::vector<ProfileInfo> shipped = shipped_profiles();
   for (const ProfileInfo& info : shipped) {
@@ -326,7 +346,8 @@ std::string write_profile(const Profile& profile) {
     }
   }
   const GpuFacts& gpu = profile.gpu;
-  if (gpu.sms != 0 || gpu.l2_bytes != 0 || gpu.copy_engines != 0 || gpu.hbm_peak > 0) {
+  if (gpu.sms != 0 || gpu.l2_bytes != 0 || gpu.copy_engines != 0 || gpu.hbm_peak > 0 ||
+      gpu.kernels_per_layer > 0) {
     out += "\n[gpu]\n";
     if (gpu.sms != 0) out += fmt::format("sms = {}\n", gpu.sms);
     if (gpu.copy_engines != 0) out += fmt::format("copy_engines = {}\n", gpu.copy_engines);
@@ -334,6 +355,8 @@ std::string write_profile(const Profile& profile) {
     if (gpu.l2_persisting_bytes != 0)
       out += fmt::format("l2_persisting = {}\n", gpu.l2_persisting_bytes);
     if (gpu.hbm_peak > 0) out += fmt::format("hbm_peak_gbps = {}\n", plain(gpu.hbm_peak / kGB));
+    if (gpu.kernels_per_layer > 0)
+      out += fmt::format("kernels_us_per_layer = {}\n", plain(gpu.kernels_per_layer * 1e6));
   }
   for (std::size_t i = 0; i < p.tiers.size(); ++i) {
     out += fmt::format("\n[[tier]]\nname = {}\ncapacity = {}\ndirectly_readable = {}\n",

@@ -21,6 +21,9 @@ struct GpuFacts {
   Bytes l2_bytes = 0;
   Bytes l2_persisting_bytes = 0;  ///< most that an access-policy window may set aside
   double hbm_peak = 0;            ///< bytes/s of the data sheet; Platform::hbm is what is reached
+  /// What a layer of this project's own kernels takes beside moving bytes: their starts and ends,
+  /// not their launches alone. Stands in for Platform::control_per_layer where they run.
+  Seconds kernels_per_layer = 0;
 };
 
 /// A platform profile: the machine model, what each mover was measured to do on each link, the
@@ -31,6 +34,11 @@ struct Profile {
   GpuFacts gpu;
   std::map<std::string, std::string> source;
 };
+
+/// What the profile says of the movers of each way, for an engine whose tiers are the platform's.
+std::vector<transfer::MeasuredWay> measured_ways(const Profile& profile);
+/// Of the way from one tier to another alone.
+std::vector<transfer::MoverCurve> movers_between(const Profile& profile, TierId from, TierId to);
 
 /// One profile of the build.
 struct ProfileInfo {

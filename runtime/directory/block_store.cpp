@@ -34,6 +34,7 @@ Result<std::unique_ptr<BlockStore>> BlockStore::create(const BlockStoreOptions& 
     config.files.push_back(std::move(file));
   }
   config.faults = options.faults;
+  config.measured = options.movers;
   LEHR_ASSIGN(auto engine, transfer::make_host_engine(std::move(config)));
   // The catalog hands out slots; to the engine all of them are taken from the start.
   const auto tiers = static_cast<TierId>(engine->tiers());

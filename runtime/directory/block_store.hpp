@@ -19,6 +19,7 @@ struct BlockStoreOptions {
   std::array<std::uint32_t, kTiers> slots{};
   std::string nvme_directory;  ///< of the scratch file, which vanishes with the process
   transfer::FaultPlan faults;
+  std::vector<transfer::MeasuredWay> movers;  ///< what a profile says, by kHostTier and kNvmeTier
 };
 
 /// One item of a job with everything that moving it needs: pools may come and go meanwhile.

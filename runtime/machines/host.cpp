@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <system_error>
 #include <unordered_set>
 
@@ -80,10 +81,12 @@ class Host final : public HostMachine {
     out.push_back(fmt::format("verified {} page reads ({} bytes) by {}", verified_, verified_bytes_,
                               source_ == nullptr ? "content" : "stamp"));
     for (const transfer::LinkStats& link : stats.links) {
-      Bytes bytes = 0;
-      for (const Bytes b : link.bytes) bytes += b;
-      if (bytes > 0)
-        out.push_back(fmt::format("{}: {} bytes moved by {}", link.name, bytes, link.mover));
+      std::map<std::string, Bytes> bytes;  // a mover may have been measured more than once
+      for (const transfer::MoverShare& share : link.by_mover) bytes[share.mover] += share.bytes;
+      for (const auto& [mover, moved] : bytes) {
+        if (moved > 0)
+          out.push_back(fmt::format("{}: {} bytes moved by {}", link.name, moved, mover));
+      }
     }
     out.insert(out.end(), stats.notices.begin(), stats.notices.end());
     return out;
@@ -275,6 +278,7 @@ Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, Pag
   config.page_bytes = options.page_bytes;
   config.use_uring = options.use_uring;
   config.faults = options.faults;
+  config.measured = options.movers;
   bool files = false;
   for (std::size_t t = 0; t < platform.tiers.size(); ++t) {
     const std::uint32_t pages = options.tier_pages[t];

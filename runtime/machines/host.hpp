@@ -9,6 +9,7 @@
 #include "placement/model.hpp"
 #include "runtime/machine.hpp"
 #include "transfer/faults.hpp"
+#include "transfer/mover_choice.hpp"
 
 namespace lehr::runtime {
 
@@ -20,6 +21,7 @@ struct HostMachineOptions {
                                ///< temporary one
   bool use_uring = true;
   transfer::FaultPlan faults;  ///< of its transfers
+  std::vector<transfer::MeasuredWay> movers;  ///< what the profile says of them
 };
 
 /// Where the contents of filled pages come from. It outlives the machine.

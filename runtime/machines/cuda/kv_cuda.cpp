@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
 #include "runtime/machines/cuda/cuda_memory.hpp"
+#include "runtime/machines/cuda/lane_movers.hpp"
 
 namespace lehr::runtime {
 namespace {
@@ -67,11 +70,11 @@ class OnDevice {
 
 class KvCuda final : public contents::KvDevice {
  public:
-  static Result<std::unique_ptr<KvDevice>> create(std::int32_t device) {
+  static Result<std::unique_ptr<KvDevice>> create(std::int32_t device, const KvMovers& movers) {
     int before = 0;
     const bool had = cudaGetDevice(&before) == cudaSuccess;
     LEHR_TRY(cuda::use_device(device));
-    std::unique_ptr<KvCuda> made(new KvCuda(device));
+    std::unique_ptr<KvCuda> made(new KvCuda(device, movers));
     LEHR_ASSIGN(made->side_, cuda::Stream::create(true));
     for (cuda::Event& e : made->events_) {
       LEHR_ASSIGN(e, cuda::Event::create(false));
@@ -149,10 +152,19 @@ class KvCuda final : public contents::KvDevice {
     layout.piece_bytes = page_bytes;
     kernels::MoveParams p;
     p.pairs = static_cast<const kernels::PagePair*>(at(pairs));
-    // Over a link few warps fill it; within HBM the step waits.
-    const kernels::MoveRing ring = lane == Lane::kSide
-                                       ? kernels::MoveRing{8, 8, 8192, 2, false, false}
-                                       : kernels::MoveRing{64, 8, 8192, 2, false, false};
+    // Within HBM the step waits.
+    kernels::MoveRing ring{64, 8, 8192, 2, false, false};
+    if (lane == Lane::kSide) {
+      const std::span<const kernels::PagePair> list = read_back(pairs, count);
+      const bool out = !list.empty() && pinned_at(list.front().to) != nullptr;
+      const std::vector<cuda::PageRun> runs = cuda::runs_of(list, page_bytes);
+      if ((out ? out_ : in_).by_copy_engine(list.size(), runs.size(), page_bytes)) {
+        for (const cuda::PageRun& run : runs) LEHR_TRY(copy(run.to, run.from, run.bytes, lane));
+        return {};
+      }
+      // Over a link few warps fill it; more that write to the host hold up everybody's reads.
+      ring.ctas = out ? 4 : 8;
+    }
     constexpr std::uint32_t kMost = 1U << 20;
     for (std::uint32_t from = 0; from < count; from += kMost) {
       p.pages = std::min(kMost, count - from);
@@ -188,23 +200,41 @@ class KvCuda final : public contents::KvDevice {
   std::string describe() const override { return cuda::describe_device(device_); }
 
  private:
-  explicit KvCuda(std::int32_t device) : device_(device) {}
+  KvCuda(std::int32_t device, const KvMovers& movers)
+      : device_(device), in_(movers.in), out_(movers.out) {}
+
+  /// The pinned memory that an address lies in; null: none.
+  const std::pair<const std::uint64_t, cuda::PinnedMemory>* pinned_at(std::uint64_t address) const {
+    auto after = pinned_.upper_bound(address);
+    if (after == pinned_.begin()) return nullptr;
+    --after;
+    return address - after->first < after->second.bytes() ? &*after : nullptr;
+  }
+  /// A list in pinned memory as the host sees it; empty where it lies elsewhere.
+  std::span<const kernels::PagePair> read_back(std::uint64_t list, std::size_t count) const {
+    const auto* memory = pinned_at(list);
+    if (memory == nullptr) return {};
+    const auto* bytes = memory->second.as<std::byte>() + (list - memory->first);
+    return {reinterpret_cast<const kernels::PagePair*>(bytes), count};
+  }
   cudaStream_t stream(Lane lane) const { return lane == Lane::kSide ? side_.get() : main_; }
 
   std::int32_t device_;
+  cuda::LaneMovers in_, out_;
   cudaStream_t main_ = nullptr;
   cuda::Stream side_;
   cuda::Event turn_;
   std::array<cuda::Event, 64> events_;
   Mark marks_ = 0;
   std::unordered_map<std::uint64_t, cuda::DeviceMemory> memory_;
-  std::unordered_map<std::uint64_t, cuda::PinnedMemory> pinned_;
+  std::map<std::uint64_t, cuda::PinnedMemory> pinned_;  ///< by address
 };
 
 }  // namespace
 
-Result<std::unique_ptr<contents::KvDevice>> make_cuda_kv_device(std::int32_t device) {
-  return KvCuda::create(device);
+Result<std::unique_ptr<contents::KvDevice>> make_cuda_kv_device(std::int32_t device,
+                                                                const KvMovers& movers) {
+  return KvCuda::create(device, movers);
 }
 
 }  // namespace lehr::runtime

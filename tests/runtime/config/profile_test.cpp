@@ -261,6 +261,13 @@ gbps = [[2, 40], [8, 55]]
   CHECK(profile->movers[1].run_pages == 16);
   CHECK(profile->movers[1].latency == Approx(11e-6));
   CHECK(profile->movers[1].curve.at(16384, 64) == 55e9);
+  const placement::Link& up = profile->platform.links[0];
+  REQUIRE(up.name == "up");
+  CHECK(config::movers_between(*profile, up.from, up.to).size() == 2);
+  CHECK(config::movers_between(*profile, up.to, up.from).empty());
+  const auto ways = config::measured_ways(*profile);
+  REQUIRE(ways.size() == 2);
+  CHECK((ways[1].from == up.from && ways[1].to == up.to && ways[1].curve.mover == "copy_engine"));
   const auto again = parse_profile(config::write_profile(*profile), "w.toml");
   if (!again) FAIL(again.error().what);
   REQUIRE(again->movers.size() == 2);
