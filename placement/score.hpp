@@ -47,34 +47,52 @@ struct ScoreRule {
   std::uint32_t importance_256 = 102;
 };
 
-/// The sum `full` of a page read at every step, for a half-life in steps.
-std::uint32_t full_rate(double half_life);
-
-/// Frequency (share of steps that read the page) and importance (its mass on a logarithmic scale of
-/// 16 doublings, mean and peak in equal parts), both corrected for how long the page was exposed;
-/// weighted, in [0, 65535]. Integers only, so that every machine gives the same.
-inline std::uint16_t score_one(LogUnits visits, LogUnits mass, LogUnits peak, std::uint16_t born,
-                               const ScoreRule& rule) {
-  const auto now = static_cast<std::int32_t>(rule.now);
-  const auto full = static_cast<std::int32_t>(rule.full);
-  // A page exposed for n steps can have gathered no more than about n visits: what a float's bits
-  // say of log2(n) is exact at powers of two and within 0.09 elsewhere.
-  const auto exposed = static_cast<float>(static_cast<std::uint16_t>(rule.step - born)) + 1.0F;
-  const std::int32_t log_exposed = (std::bit_cast<std::int32_t>(exposed) >> 17) - 127 * 64;
-  const std::int32_t most = now + std::min(full, log_exposed);
-
-  const std::int32_t rare = std::min(std::max(most - visits, 0), 15 * 64);
-  const std::int32_t frequency = ((64 + 63 - (rare & 63)) << 9) >> (rare >> 6);
-
-  constexpr std::int32_t kRange = 16 * 64;
-  const std::int32_t faint = std::min(std::max(most - mass, 0), kRange);
-  const std::int32_t low = std::min(std::max(now - peak, 0), kRange);
-  const std::int32_t importance = (2 * kRange - faint - low) * 32;
-
+/// Both terms in [0, 65535], by the rule's weights.
+inline std::uint16_t blend(std::int32_t frequency, std::int32_t importance, const ScoreRule& rule) {
   const std::int32_t sum = (static_cast<std::int32_t>(rule.frequency_256) * frequency +
                             static_cast<std::int32_t>(rule.importance_256) * importance) >>
                            8;
   return static_cast<std::uint16_t>(std::min(sum, 65535));
+}
+
+/// The sum `full` of a page read at every step, for a half-life in steps.
+std::uint32_t full_rate(double half_life);
+
+/// The largest decayed sum of visits, in LogUnits, of a page that has been there since `born`.
+inline std::int32_t most_visits(std::uint16_t born, const ScoreRule& rule) {
+  // A page exposed for n steps can have gathered no more than about n visits: what a float's bits
+  // say of log2(n) is exact at powers of two and within 0.09 elsewhere.
+  const auto steps = static_cast<float>(static_cast<std::uint16_t>(rule.step - born)) + 1.0F;
+  const std::int32_t log_steps = (std::bit_cast<std::int32_t>(steps) >> 17) - 127 * 64;
+  return static_cast<std::int32_t>(rule.now) +
+         std::min(static_cast<std::int32_t>(rule.full), log_steps);
+}
+
+/// Share of steps that read the page, 0 to 65535.
+inline std::int32_t frequency_term(LogUnits visits, std::int32_t most) {
+  const std::int32_t rare = std::min(std::max(most - visits, 0), 15 * 64);
+  return ((64 + 63 - (rare & 63)) << 9) >> (rare >> 6);
+}
+
+/// Frequency and importance (its mass on a logarithmic scale of 16 doublings, mean and peak in
+/// equal parts), both corrected for how long the page was exposed; weighted, in [0, 65535].
+/// Integers only, so that every machine gives the same.
+inline std::uint16_t score_one(LogUnits visits, LogUnits mass, LogUnits peak, std::uint16_t born,
+                               const ScoreRule& rule) {
+  const std::int32_t most = most_visits(born, rule);
+  constexpr std::int32_t kRange = 16 * 64;
+  const std::int32_t faint = std::min(std::max(most - mass, 0), kRange);
+  const std::int32_t low =
+      std::min(std::max(static_cast<std::int32_t>(rule.now) - peak, 0), kRange);
+  return blend(frequency_term(visits, most), (2 * kRange - faint - low) * 32, rule);
+}
+
+/// The same with an importance in [0, 1] that somebody else gives.
+inline std::uint16_t score_given(LogUnits visits, std::uint16_t born, float importance,
+                                 const ScoreRule& rule) {
+  const float kept = importance >= 0 ? std::min(importance, 1.0F) : 0.0F;
+  return blend(frequency_term(visits, most_visits(born, rule)),
+               static_cast<std::int32_t>(kept * 65535.0F), rule);
 }
 
 /// score_one of each page; vectorised, about 1 ns a page and less. All columns as long as `out`.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "predictors/history.hpp"
 #include "predictors/odds_scaler.hpp"
 #include "predictors/predictor.hpp"
+#include "predictors/said.hpp"
 
 namespace lehr::predictors {
 
@@ -78,14 +80,14 @@ class ColumnPredictor : public Predictor {
   void publish(const Run& run, const Logits& x);
   void reach(PageId page);
 
-  GroupReader reader_;
+  std::uint32_t rows() const { return std::min(steps_told(), horizon_); }
+
+  LayerReader reader_;
   OddsScaler scaler_;
+  Said said_;
   Needs needs_;
   Step step_ = 0;
   std::array<std::vector<float>, kMaxHorizon> odds_;
-  /// [step % kMaxHorizon][row]: raw logits in tenths; what was said some steps ago.
-  std::array<std::vector<std::int8_t>, std::size_t{kMaxHorizon} * kMaxHorizon> said_;
-  std::vector<Tick> seen_;  ///< by first page of a run: when it was noted last
   std::vector<std::vector<Place>> places_;
 };
 

@@ -34,7 +34,6 @@ LEHR_VECTOR_CLONES void mass_codes(const MassCode* mean, const MassCode* peak, s
 /// The faintest code that was read among those that the mass decides, or else the loudest unread.
 LEHR_VECTOR_CLONES std::int16_t limit_code(const std::int16_t* code, const std::uint8_t* read,
                                            std::size_t n) {
-  // The first and the latest pages are read whatever their mass: they say nothing of the limit.
   std::int16_t limit = -1;
   for (std::size_t i = 1; i + 5 < n; ++i)
     limit = std::max(limit, read[i] != 0 ? code[i] : std::int16_t{-1});
@@ -48,7 +47,7 @@ LEHR_VECTOR_CLONES void margins_of(const std::int16_t* code, std::int16_t limit,
                                    float* margin) {
   for (std::size_t i = 0; i < n; ++i) {
     const float m = static_cast<float>(limit - code[i]) * 0.125F;
-    margin[i] = std::min(std::max(m, GroupReader::kLowestMargin), GroupReader::kHighestMargin);
+    margin[i] = std::min(std::max(m, LayerReader::kLowestMargin), LayerReader::kHighestMargin);
   }
 }
 
@@ -88,24 +87,84 @@ LEHR_VECTOR_CLONES void decay_margins(float* margin, float* peak, std::uint32_t*
 
 }  // namespace
 
-void GroupReader::prepare(const GroupView& group, const LayerView& view) {
+void LayerReader::reach(PageId page) {
+  if (page < seen_.size()) return;
+  const std::size_t n = 2 * std::size_t{page} + Run::kLength;
+  read_.resize(n, 0);
+  seen_.resize(n, 0);
+  margin_.resize(n, 0);
+}
+
+/// Margins of a group's pages, by position.
+void LayerReader::weigh(const GroupView& group, const LayerView& view) {
   const std::size_t n = group.blocks.size();
-  if (read_.size() < n) {
-    read_.resize(2 * n);
-    margin_.resize(2 * n);
+  if (group_margin_.size() < n) {
+    group_margin_.resize(2 * n);
     code_.resize(2 * n);
   }
-  std::fill_n(read_.begin(), n, std::uint8_t{0});
-  for (std::uint32_t i = group.first; i < group.first + group.count; ++i) {
-    const std::uint32_t position = view.pages.position[view.selected[i]];
-    if (position < n) read_[position] = 1;
-  }
   if (group.mass == nullptr || !use_mass_) {
-    std::fill_n(margin_.begin(), n, 0.0F);
+    std::fill_n(group_margin_.begin(), n, 0.0F);
     return;
   }
   mass_codes(group.mass, group.peak, n, code_.data());
-  margins_of(code_.data(), limit_code(code_.data(), read_.data(), n), n, margin_.data());
+  // The faintest that the group selected. The first and the latest pages are read whatever their
+  // mass: they say nothing of the limit.
+  std::int16_t limit = -1;
+  for (std::uint32_t i = group.first; i < group.first + group.count; ++i) {
+    const std::uint32_t position = view.pages.position[view.selected[i]];
+    if (position > 0 && position + 5 < n) limit = std::max(limit, code_[position]);
+  }
+  if (limit < 0) {  // it selected none, or none that other sequences had not selected, too
+    group_read_.assign(n, 1);  // the tail always is
+    for (std::size_t i = 0; i + 1 < n; ++i) group_read_[i] = read_[group.page(i)];
+    limit = limit_code(code_.data(), group_read_.data(), n);
+  }
+  margins_of(code_.data(), limit, n, group_margin_.data());
+}
+
+void LayerReader::cut(const GroupView& group, const LayerView& view) {
+  const std::size_t full = group.blocks.size() - 1;  // the tail is no page of ours yet
+  for (std::size_t i = 0; i < full;) {
+    const PageId first = group.page(i);
+    const std::uint8_t seen = seen_[first];
+    std::size_t end = i + 1;
+    while (end < full && end - i < Run::kLength && group.page(end) == group.page(end - 1) + 1 &&
+           seen_[group.page(end)] == seen)
+      ++end;
+    const auto length = static_cast<std::uint32_t>(end - i);
+    if (seen == 0) {
+      std::fill_n(&seen_[first], length, std::uint8_t{1});
+      std::copy_n(&group_margin_[i], length, &margin_[first]);
+      runs_.push_back(
+          {first, static_cast<std::uint32_t>(i), length, nullptr, nullptr, &group, &view});
+    } else {
+      for (std::uint32_t k = 0; k < length; ++k)
+        margin_[first + k] = std::max(margin_[first + k], group_margin_[i + k]);
+    }
+    i = end;
+  }
+}
+
+std::span<const Run> LayerReader::read(const LayerView& view) {
+  for (const Run& run : runs_) std::fill_n(&seen_[run.first], run.length, std::uint8_t{0});
+  for (const PageId p : selected_) read_[p] = 0;
+  runs_.clear();
+  selected_.assign(view.selected.begin(), view.selected.end());
+  for (const PageId p : selected_) {
+    reach(p);
+    read_[p] = 1;
+  }
+  for (const GroupView& group : view.groups) {
+    if (group.blocks.size() < 2) continue;
+    reach(*std::max_element(group.blocks.begin(), group.blocks.end()) + group.offset);
+    weigh(group, view);
+    cut(group, view);
+  }
+  for (Run& run : runs_) {
+    run.read = &read_[run.first];
+    run.margin = &margin_[run.first];
+  }
+  return runs_;
 }
 
 void History::cover(PageId page) {
@@ -114,8 +173,8 @@ void History::cover(PageId page) {
   bits.resize(n, 0);
   for (auto* c : {&rate2, &rate8, &rate32, &rate128}) c->resize(n, 0);
   now.resize(n, 0);
-  margin.resize(n, GroupReader::kLowestMargin);
-  peak.resize(n, GroupReader::kLowestMargin);
+  margin.resize(n, LayerReader::kLowestMargin);
+  peak.resize(n, LayerReader::kLowestMargin);
   age.resize(n, 0);
 }
 
@@ -123,7 +182,7 @@ void History::reset(PageId page) {
   cover(page);
   bits[page] = 0;
   rate2[page] = rate8[page] = rate32[page] = rate128[page] = 0;
-  margin[page] = peak[page] = GroupReader::kLowestMargin;
+  margin[page] = peak[page] = LayerReader::kLowestMargin;
   now[page] = 0;
   age[page] = 0;
 }
@@ -145,26 +204,12 @@ void History::grow_older(const Run& run) {
   for (std::uint32_t i = 0; i < run.length; ++i) ++age[run.first + i];
 }
 
-void History::join(const Run& run) {
-  for (std::uint32_t i = 0; i < run.length; ++i) {
-    const PageId p = run.first + i;
-    margin[p] = std::max(margin[p], run.margin[i]);
-    peak[p] = std::max(peak[p], run.margin[i]);
-    if (run.read[i] == 0 || (bits[p] & 1U) != 0) continue;
-    bits[p] |= 1U;
-    rate2[p] += 1 - kDecay2;
-    rate8[p] += 1 - kDecay8;
-    rate32[p] += 1 - kDecay32;
-    rate128[p] += 1 - kDecay128;
-  }
-}
-
 void Warmth::begin_layer(const LayerView& view) {
   if (view.layer >= by_layer_.size()) by_layer_.resize(view.layer + 1);
   auto& layer = by_layer_[view.layer];
   for (const GroupView& g : view.groups) {
     if (g.sequence >= layer.size()) layer.resize(g.sequence + 1);
-    layer[g.sequence].assign(g.blocks.size(), GroupReader::kLowestMargin);
+    layer[g.sequence].assign(g.blocks.size(), LayerReader::kLowestMargin);
   }
 }
 
@@ -244,7 +289,7 @@ void spread(std::span<const float> from, const Run& run, Row& out) {
       run.length, from.size() - std::min<std::size_t>(from.size(), run.position));
   if (known > 0) scale(&from[run.position], 0.125F, static_cast<std::uint32_t>(known), out.data());
   std::fill(out.begin() + static_cast<std::ptrdiff_t>(known), out.begin() + run.length,
-            GroupReader::kLowestMargin * 0.125F);
+            LayerReader::kLowestMargin * 0.125F);
 }
 
 /// Of the pages before and after each; a run's ends look at themselves.

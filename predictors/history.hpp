@@ -10,7 +10,8 @@
 
 namespace lehr::predictors {
 
-/// Pages of one KV group that follow each other in position and in id: at most kLength.
+/// Pages of one KV group that follow each other in position and in id: at most kLength. Both rows
+/// of what the step did are null where a run only names pages.
 struct Run {
   static constexpr std::uint32_t kLength = 64;  ///< as long as runs of the page table get
   PageId first = 0;
@@ -22,39 +23,37 @@ struct Run {
   const LayerView* view = nullptr;
 };
 
-/// Cuts the groups of a layer into runs, and says of each page whether it was read and by how much
-/// its mass passed or missed the smallest that its group selected.
-class GroupReader {
+/// Cuts a layer into runs, and says of each page whether it was read and by how much its mass
+/// passed or missed the smallest that its group selected. A page that several sequences of the
+/// batch share comes once, with the first of them: it was read if any of them read it, and its
+/// margin is the largest of theirs.
+class LayerReader {
  public:
-  explicit GroupReader(bool use_mass = true) : use_mass_(use_mass) {}
+  explicit LayerReader(bool use_mass = true) : use_mass_(use_mass) {}
 
   static constexpr float kLowestMargin = -12.0F;
   static constexpr float kHighestMargin = 6.0F;
 
-  /// Calls each(run) for all runs of the group but its tail. Margins are 0 where masses are
-  /// unknown. Where mean and peak are known, their geometric mean is the mass.
-  template <class Each>
-  void for_each(const GroupView& group, const LayerView& view, Each&& each) {
-    const std::size_t n = group.blocks.size();
-    if (n < 2) return;
-    prepare(group, view);
-    for (std::size_t i = 0; i + 1 < n;) {
-      std::size_t end = i + 1;
-      while (end + 1 < n && end - i < Run::kLength &&
-             group.blocks[end] == group.blocks[end - 1] + 1)
-        ++end;
-      each(Run{group.page(i), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(end - i),
-               read_.data() + i, margin_.data() + i, &group, &view});
-      i = end;
-    }
-  }
+  /// The runs of all groups but their tails, group by group. Margins are 0 where masses are
+  /// unknown. Where mean and peak are known, their geometric mean is the mass. Valid until the next
+  /// call, and as long as the view.
+  std::span<const Run> read(const LayerView& view);
 
  private:
-  void prepare(const GroupView& group, const LayerView& view);
+  void reach(PageId page);
+  void weigh(const GroupView& group, const LayerView& view);
+  void cut(const GroupView& group, const LayerView& view);
 
   bool use_mass_;
+  std::vector<Run> runs_;
+  std::vector<PageId> selected_;  ///< of the layer in hand
+  // By page.
   std::vector<std::uint8_t> read_;
+  std::vector<std::uint8_t> seen_;  ///< 1 if it is part of a run
   std::vector<float> margin_;
+  // Of the group in hand, by position.
+  std::vector<float> group_margin_;
+  std::vector<std::uint8_t> group_read_;
   std::vector<std::int16_t> code_;
 };
 
@@ -76,8 +75,6 @@ class History {
   void add(const Run& run);
   /// Only their ages: the other columns are not kept.
   void grow_older(const Run& run);
-  /// The same pages, read by another sequence in the same step.
-  void join(const Run& run);
 
   std::uint32_t gap(PageId page) const {  ///< steps since the last read, 64 if longer or never
     return bits[page] == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits[page]));

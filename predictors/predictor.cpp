@@ -5,6 +5,17 @@
 
 namespace lehr::predictors {
 
+Status check_context(const PredictorContext& context) {
+  if (context.layers == 0 || context.kv_heads == 0)
+    return invalid("predictor: a model has at least one layer and one KV head");
+  if (context.horizon == 0 || context.horizon > kMaxHorizon) {
+    return invalid("predictor: horizon " + std::to_string(context.horizon) + ", expected 1 to " +
+                       std::to_string(kMaxHorizon),
+                   Reason::kOutOfRange);
+  }
+  return {};
+}
+
 Result<const PredictorDescriptor*> find_predictor(std::string_view name) {
   std::string known;
   for (const PredictorDescriptor* descriptor : models()) {

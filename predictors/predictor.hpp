@@ -30,6 +30,9 @@ struct PredictorContext {
   std::uint64_t seed = 0;
 };
 
+/// Refuses a model without layers or KV heads, and a horizon outside 1 to kMaxHorizon.
+Status check_context(const PredictorContext& context);
+
 struct PredictorTraits {
   bool needs_weights = false;  ///< begin() refuses without its tensors
   bool within_step = false;    ///< a layer's outcome changes the odds of later layers, too

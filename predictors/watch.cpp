@@ -41,6 +41,10 @@ LEHR_VECTOR_CLONES void shift_in(const std::uint8_t* read, std::uint32_t n, std:
   }
 }
 
+LEHR_VECTOR_CLONES void add(const float* x, float share, std::uint32_t n, float* sum) {
+  for (std::uint32_t i = 0; i < n; ++i) sum[i] += share * x[i];
+}
+
 LEHR_VECTOR_CLONES bool all_sound(const float* odds, std::uint32_t n) {
   std::uint32_t bad = 0;
   for (std::uint32_t i = 0; i < n; ++i) bad += odds[i] >= 0.0F && odds[i] <= 1.0F ? 0U : 1U;
@@ -64,39 +68,38 @@ void Watch::compare(const LayerView& view, const Predictor& predictor) {
   if (view.step != step_) end_step(view.step);
   add_pages(view.filled);
   const auto odds = predictor.odds(1);
-  std::array<float, Run::kLength> x{};
-  for (const GroupView& group : view.groups) {
-    reader_.for_each(group, view, [&](const Run& run) {
-      if (run.first + run.length > bits_.size()) return;
-      const bool told = known_[run.first] != 0 && run.first + run.length <= odds.size();
-      std::uint64_t* bits = &bits_[run.first];
-      if (!told || !sampled(run)) {
-        shift_in(run.read, run.length, bits, &known_[run.first]);
-        return;
-      }
-      const float* raw = &odds[run.first];
-      const bool scaled = rescaling_ && run.first + run.length <= scaled_[0].size();
-      const float* said = scaled ? &scaled_[0][run.first] : raw;
-      for (std::uint32_t i = 0; i < run.length; ++i) {
-        const auto r = static_cast<double>(run.read[i]);
-        const double e = heard(raw[i], said[i], r);
-        foretold_ += e;
-        raw_foretold_ += heard(raw[i], raw[i], r);
-        seen_ += r;
-        covered_ += static_cast<double>(said[i] >= kLikely) * r;
-        squares_ += (e - r) * (e - r);
-        const std::uint32_t gap = gap_of(bits[i]);
-        const double y = yardstick_[gap];
-        yardstick_squares_ += (y - r) * (y - r);
-        gaps_[gap].seen += 1;
-        gaps_[gap].read += r;
-        x[i] = is_odds(raw[i]) ? logit(raw[i]) : 0;
-      }
-      shift_in(run.read, run.length, bits, &known_[run.first]);
-      compared_ += run.length;
-      scaler_.learn(1, x.data(), run.read, run.length);
-    });
+  runs_ = reader_.read(view);
+  for (const Run& run : runs_) {
+    if (run.first + run.length > bits_.size()) continue;
+    const bool told = known_[run.first] != 0 && run.first + run.length <= odds.size();
+    if (told && sampled(run)) hold_against(run, odds);
+    shift_in(run.read, run.length, &bits_[run.first], &known_[run.first]);
   }
+}
+
+/// What was said of a run's pages against what came.
+void Watch::hold_against(const Run& run, std::span<const float> odds) {
+  std::array<float, Run::kLength> x{};
+  const float* raw = &odds[run.first];
+  const bool scaled = rescaling_ && run.first + run.length <= scaled_[0].size();
+  const float* said = scaled ? &scaled_[0][run.first] : raw;
+  for (std::uint32_t i = 0; i < run.length; ++i) {
+    const auto r = static_cast<double>(run.read[i]);
+    const double e = heard(raw[i], said[i], r);
+    foretold_ += e;
+    raw_foretold_ += heard(raw[i], raw[i], r);
+    seen_ += r;
+    covered_ += static_cast<double>(said[i] >= kLikely) * r;
+    squares_ += (e - r) * (e - r);
+    const std::uint32_t gap = gap_of(bits_[run.first + i]);
+    const double y = yardstick_[gap];
+    yardstick_squares_ += (y - r) * (y - r);
+    gaps_[gap].seen += 1;
+    gaps_[gap].read += r;
+    x[i] = is_odds(raw[i]) ? logit(raw[i]) : 0;
+  }
+  compared_ += run.length;
+  scaler_.learn(1, x.data(), run.read, run.length);
 }
 
 void Watch::end_step(Step step) {
@@ -135,31 +138,22 @@ void Watch::end_step(Step step) {
   foretold_ = raw_foretold_ = seen_ = covered_ = compared_ = squares_ = yardstick_squares_ = 0;
 }
 
-bool Watch::sound(const LayerView& view, std::span<const float> odds) const {
-  for (const GroupView& g : view.groups) {
-    for (std::size_t i = 0; i + 1 < g.blocks.size();) {
-      std::size_t end = i + 1;
-      while (end + 1 < g.blocks.size() && g.blocks[end] == g.blocks[end - 1] + 1) ++end;
-      if (g.page(end - 1) >= odds.size()) return false;
-      if (!all_sound(&odds[g.page(i)], static_cast<std::uint32_t>(end - i))) return false;
-      i = end;
-    }
-  }
-  return true;
+bool Watch::sound(std::span<const float> odds) const {
+  return std::all_of(runs_.begin(), runs_.end(), [odds](const Run& run) {
+    return run.first + run.length <= odds.size() && all_sound(&odds[run.first], run.length);
+  });
 }
 
-void Watch::rescale(const LayerView& view, const Predictor& predictor, std::uint32_t horizon) {
+void Watch::rescale(const Predictor& predictor, std::uint32_t horizon) {
   std::array<float, Run::kLength> x{};
   for (std::uint32_t k = 0; k < horizon; ++k) {
     const auto odds = predictor.odds(k + 1);
     if (scaled_[k].size() < odds.size())  // pages of layers still to come keep what was said
       scaled_[k].insert(scaled_[k].end(),
                         odds.begin() + static_cast<std::ptrdiff_t>(scaled_[k].size()), odds.end());
-    for (const GroupView& group : view.groups) {
-      reader_.for_each(group, view, [&](const Run& run) {
-        for (std::uint32_t i = 0; i < run.length; ++i) x[i] = logit(odds[run.first + i]);
-        scaler_.apply(1, x.data(), run.length, &scaled_[k][run.first]);
-      });
+    for (const Run& run : runs_) {
+      for (std::uint32_t i = 0; i < run.length; ++i) x[i] = logit(odds[run.first + i]);
+      scaler_.apply(1, x.data(), run.length, &scaled_[k][run.first]);
     }
   }
 }
@@ -172,7 +166,7 @@ Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uin
   out.paused = !trusted_ || (rescaling_ && view.step < paused_until_) ||
                (steps_compared_ >= kLeastSteps && !(error_ <= options_.error_limit));
   for (std::uint32_t k = 0; k < horizon; ++k) {
-    if (sound(view, predictor.odds(k + 1))) continue;
+    if (sound(predictor.odds(k + 1))) continue;
     unsound_ = true;
     trusted_ = false;
   }
@@ -182,7 +176,7 @@ Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uin
   }
   out.horizon = horizon;
   if (rescaling_) {
-    rescale(view, predictor, horizon);
+    rescale(predictor, horizon);
   } else {
     for (auto& s : scaled_) s.clear();
   }
@@ -191,9 +185,23 @@ Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uin
   return out;
 }
 
+std::span<const float> Watch::over_window(const Forecast& forecast) {
+  const std::uint32_t steps = std::min(forecast.window, forecast.horizon);
+  if (steps <= 1) return forecast.odds[0];
+  if (mean_.size() < forecast.odds[0].size()) mean_.resize(forecast.odds[0].size(), 0);
+  const float share = 1.0F / static_cast<float>(steps);
+  for (const Run& run : runs_) {  // the other layers' are as they were
+    float* mean = &mean_[run.first];
+    std::fill_n(mean, run.length, 0.0F);
+    for (std::uint32_t k = 0; k < steps; ++k)
+      add(&forecast.odds[k][run.first], share, run.length, mean);
+  }
+  return mean_;
+}
+
 std::uint32_t prefetch_window(Seconds step, Seconds link_per_page, double pages, float confidence) {
   constexpr double kFewest = 2;
-  constexpr double kMost = 5;
+  constexpr double kMost = kLongestWindow;
   if (!(step > 0) || !(link_per_page > 0) || !(pages > 0) || !(confidence >= kLikely)) return 2;
   const double steps = std::ceil(pages * link_per_page / step);
   return static_cast<std::uint32_t>(std::clamp(1 + steps, kFewest, kMost));

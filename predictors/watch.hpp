@@ -34,8 +34,12 @@ class Watch {
   /// The layer's outcome against the predictor's odds, before it has learnt of it.
   void compare(const LayerView& view, const Predictor& predictor);
 
-  /// What to tell of all pages after the predictor has observed the layer.
+  /// What to tell of all pages after the predictor has observed the layer that was compared.
   Forecast tell(const LayerView& view, const Predictor& predictor, std::uint32_t horizon);
+
+  /// Odds of a read a step, in the mean over the forecast's window: by PageId, as current as the
+  /// forecast. Empty where that tells none. Valid until the next call.
+  std::span<const float> over_window(const Forecast& forecast);
 
   /// The yardstick is met: odds are passed on.
   bool trusted() const { return trusted_; }
@@ -49,11 +53,13 @@ class Watch {
   };
 
   void end_step(Step step);
-  bool sound(const LayerView& view, std::span<const float> odds) const;
-  void rescale(const LayerView& view, const Predictor& predictor, std::uint32_t horizon);
+  void hold_against(const Run& run, std::span<const float> odds);
+  bool sound(std::span<const float> odds) const;
+  void rescale(const Predictor& predictor, std::uint32_t horizon);
 
   WatchOptions options_;
-  GroupReader reader_{false};
+  LayerReader reader_{false};
+  std::span<const Run> runs_;  ///< of the layer that was compared last
   OddsScaler scaler_;
   Step step_ = 0;
   std::vector<std::uint64_t> bits_;  ///< by page: reads of the last 64 steps
@@ -74,7 +80,10 @@ class Watch {
   Step paused_until_ = 0;
   std::uint32_t recalibrations_ = 0;
   std::array<std::vector<float>, kMaxHorizon> scaled_;
+  std::vector<float> mean_;  ///< over the window
 };
+
+inline constexpr std::uint32_t kLongestWindow = 5;
 
 /// Steps ahead for which promotions pay, 2 to 5: as many as the link needs to bring what is
 /// expected and absent, and the fewest where the predictor is not to be relied on.

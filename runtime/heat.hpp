@@ -10,6 +10,15 @@
 
 namespace lehr::runtime {
 
+/// What Heat holds, by page, for loops over many: sums decayed to each page's last read.
+struct HeatColumns {
+  std::span<const float> mass;      ///< sum over the reads in which one was seen
+  std::span<const float> exposure;  ///< of those reads
+  std::span<const float> peak;
+  std::span<const Step> last;
+  std::span<const float> decay;  ///< by steps since; 0 past its end
+};
+
 /// Decayed access frequency and softmax mass of each page, in columns indexed by PageId (20 bytes a
 /// page). Decay is exponential with a half-life in steps and applied lazily: only pages that are
 /// read cost time. Masses are corrected for exposure: they are averaged over the reads in which a
@@ -34,6 +43,9 @@ class Heat {
     return exposure_[page] > 0 ? mass_[page] / exposure_[page] : 0;
   }
   float peak_mass(PageId page, Step now) const { return peak_[page] * decay(now - last_[page]); }
+
+  Step last_read(PageId page) const { return last_[page]; }
+  HeatColumns columns() const { return {mass_, exposure_, peak_, last_, decay_}; }
 
   /// 2^(-age / half-life); 0 once that is below 2^-32 or the table's end.
   float decay(std::uint32_t age) const { return age < decay_.size() ? decay_[age] : 0.0F; }

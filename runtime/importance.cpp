@@ -2,11 +2,63 @@
 #include "runtime/importance.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numbers>
-#include <numeric>
+
+#include "kernels/base/simd.hpp"
+#include "predictors/logit.hpp"
 
 namespace lehr::runtime {
+
+namespace {
+
+constexpr float kOctaves = 20;  // below 1, that the attention term spans
+constexpr std::uint32_t kBins = 1U << 14;
+
+/// 1 + log2(mass) / 20 in [0, 1]. Loops over it vectorise.
+inline float loudness(float mass) {
+  constexpr float kFaintest = 1.0F / (1U << 24);
+  constexpr float kPerLog = 1.44269504F / kOctaves;
+  const float x = 1.0F + kPerLog * predictors::log_of(std::max(mass, kFaintest));
+  return std::min(std::max(x, 0.0F), 1.0F);
+}
+
+struct Weights {
+  float mean, peak, position, saliency;
+};
+
+LEHR_VECTOR_CLONES void weigh_pages(const float* mass, const float* exposure, const float* peak,
+                                    const float* faded, const float* position,
+                                    const float* saliency, const Weights& w, std::size_t n,
+                                    float* raw) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const float mean = exposure[i] > 0.0F ? mass[i] / exposure[i] : 0.0F;
+    raw[i] = w.mean * loudness(mean) + w.peak * loudness(peak[i] * faded[i]) +
+             w.position * position[i] + w.saliency * saliency[i];
+  }
+}
+
+LEHR_VECTOR_CLONES void to_bins(const float* raw, float from, float scale, std::size_t n,
+                                std::uint16_t* bin) {
+  for (std::size_t i = 0; i < n; ++i)
+    bin[i] = static_cast<std::uint16_t>(static_cast<std::int32_t>((raw[i] - from) * scale));
+}
+
+}  // namespace
+
+std::optional<ImportanceOptions> importance_of(std::string_view decay, double learn) {
+  if (decay != "cosine" && decay != "exponential") return std::nullopt;
+  ImportanceOptions options;
+  options.decay = decay == "cosine" ? PositionDecay::kCosine : PositionDecay::kExponential;
+  options.learn = learn;
+  return options;
+}
+
+const char* decay_name(const std::optional<ImportanceOptions>& options) {
+  if (!options) return "none";
+  return options->decay == PositionDecay::kCosine ? "cosine" : "exponential";
+}
 
 Result<Importance> Importance::create(const ImportanceOptions& options) {
   double sum = 0;
@@ -17,6 +69,8 @@ Result<Importance> Importance::create(const ImportanceOptions& options) {
     sum += w;
   }
   if (!(sum > 0)) return invalid("importance: all weights are zero", Reason::kOutOfRange);
+  if (!(options.learn >= 0 && options.learn <= 1))
+    return invalid("importance: the rate of learning lies outside 0 to 1", Reason::kOutOfRange);
   if (!(options.peak >= 0 && options.peak <= 1))
     return invalid("importance: the share of the peak mass lies outside 0 to 1",
                    Reason::kOutOfRange);
@@ -54,20 +108,49 @@ ImportanceTerms Importance::terms(PageId page, const Heat& heat, Step now, std::
           saliency_term(norm_ratio, token_classes)};
 }
 
-void Importance::rank(std::span<const double> raw, std::span<float> out) {
-  const std::size_t n = raw.size();
-  order_.resize(n);
-  std::iota(order_.begin(), order_.end(), 0U);
-  std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-    return raw[a] != raw[b] ? raw[a] < raw[b] : a < b;
-  });
-  for (std::size_t i = 0; i < n;) {
-    std::size_t end = i + 1;
-    while (end < n && raw[order_[end]] == raw[order_[i]]) ++end;
-    const double middle = 0.5 * static_cast<double>(i + end - 1);
-    const float r = n == 1 ? 0.5F : static_cast<float>(middle / static_cast<double>(n - 1));
-    for (; i < end; ++i) out[order_[i]] = r;
+void Importance::weigh(PageId first, const HeatColumns& heat, Step now,
+                       std::span<const float> position, std::span<const float> saliency,
+                       float* raw) const {
+  const auto attention = static_cast<float>(options_.weights.attention);
+  const auto share = static_cast<float>(options_.peak);
+  const Weights w{attention * (1 - share), attention * share,
+                  static_cast<float>(options_.weights.position),
+                  static_cast<float>(options_.weights.saliency)};
+  constexpr std::size_t kSome = 64;
+  std::array<float, kSome> faded{};
+  for (std::size_t i = 0; i < position.size(); i += kSome) {
+    const std::size_t n = std::min(kSome, position.size() - i);
+    for (std::size_t k = 0; k < n; ++k) {
+      const std::uint32_t age = now - heat.last[first + i + k];
+      faded[k] = age < heat.decay.size() ? heat.decay[age] : 0.0F;
+    }
+    weigh_pages(&heat.mass[first + i], &heat.exposure[first + i], &heat.peak[first + i],
+                faded.data(), &position[i], &saliency[i], w, n, raw + i);
   }
+}
+
+void Importance::rank(std::span<const float> raw, std::span<float> out) {
+  const std::size_t n = raw.size();
+  if (n == 0) return;
+  const auto [least, most] = std::minmax_element(raw.begin(), raw.end());
+  if (!(*most > *least)) {
+    std::fill_n(out.begin(), n, 0.5F);
+    return;
+  }
+  bin_.resize(n);
+  count_.assign(kBins, 0);
+  rank_.resize(kBins);
+  to_bins(raw.data(), *least, (kBins - 1) / (*most - *least), n, bin_.data());
+  for (std::size_t i = 0; i < n; ++i) ++count_[bin_[i]];
+  const float unit = 1.0F / static_cast<float>(n - 1);
+  std::uint32_t below = 0;
+  for (std::uint32_t b = 0; b < kBins; ++b) {
+    const std::uint32_t c = count_[b];
+    if (c == 0) continue;
+    rank_[b] = (static_cast<float>(below) + 0.5F * static_cast<float>(c - 1)) * unit;
+    below += c;
+  }
+  for (std::size_t i = 0; i < n; ++i) out[i] = rank_[bin_[i]];
 }
 
 double Importance::learn(std::span<const ImportanceTerms> terms, std::span<const std::uint8_t> read,

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/exchange.hpp"
@@ -28,7 +30,13 @@ struct ImportanceOptions {
   ImportanceWeights weights;
   PositionDecay decay = PositionDecay::kCosine;
   double peak = 0.5;  ///< of the attention term: share of the peak mass, the rest is the mean
+  double learn = 0;   ///< rate at which the weights follow what is read next; 0: they stay
 };
+
+/// By the name of a decay: "cosine" or "exponential"; none for another.
+std::optional<ImportanceOptions> importance_of(std::string_view decay, double learn);
+/// The reverse; "none" where there are no options.
+const char* decay_name(const std::optional<ImportanceOptions>& options);
 
 /// One term of a page, each in [0, 1] before it is weighed.
 struct ImportanceTerms {
@@ -64,8 +72,14 @@ class Importance {
            options_.weights.saliency * static_cast<double>(t.saliency);
   }
 
-  /// Ranks in [0, 1] of raw scores, aligned; O(n log n). One page alone gets 0.5.
-  void rank(std::span<const double> raw, std::span<float> out);
+  /// The same of neighbouring pages at once: `raw` as long as `position` and `saliency`, their
+  /// terms. Less than 1 ns a page.
+  void weigh(PageId first, const HeatColumns& heat, Step now, std::span<const float> position,
+             std::span<const float> saliency, float* raw) const;
+
+  /// Ranks in [0, 1] of raw scores, aligned. Scores that differ by less than 1/16384 of their range
+  /// are equal. One page alone gets 0.5.
+  void rank(std::span<const float> raw, std::span<float> out);
 
   /// Moves the weights by one gradient step towards scores that tell pages which were read later
   /// (1) from those which were not (0): a logistic regression on the three terms. They stay
@@ -80,7 +94,9 @@ class Importance {
 
   ImportanceOptions options_;
   double offset_ = 0;
-  std::vector<std::uint32_t> order_;
+  std::vector<std::uint16_t> bin_;    ///< of each score
+  std::vector<std::uint32_t> count_;  ///< by bin
+  std::vector<float> rank_;           ///< by bin
 };
 
 }  // namespace lehr::runtime

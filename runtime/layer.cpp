@@ -312,12 +312,13 @@ void Runtime::foresee(LayerView& view) {
   watch_.compare(view, *predictor_);
   predictor_->observe(view);
   view.forecast = watch_.tell(view, *predictor_, odds_steps_);
-  view.forecast.window = std::min(
-      odds_steps_,
-      predictors::prefetch_window(last_step_, view.from_tier[home_.home()].seconds_per_page,
-                                  static_cast<double>(view.missed.size()) * view.layers,
-                                  view.forecast.confidence));
-  view.odds = view.forecast.odds[0];
+  view.forecast.window =
+      options_.prefetch_window != 0
+          ? options_.prefetch_window
+          : predictors::prefetch_window(last_step_, view.from_tier[home_.home()].seconds_per_page,
+                                        static_cast<double>(view.missed.size()) * view.layers,
+                                        view.forecast.confidence);
+  view.odds = watch_.over_window(view.forecast);
 }
 
 /// Everything the layer reads, as load and as operations.
@@ -491,6 +492,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   view.free_slots = table_.slots(kHbm).available();
   view.must_free = owed_by_policy(layer);
   view.pages = table_.columns();
+  if (scores_) view.pages.importance = scores_->ranks();
   const placement::Link& up = options_.platform.links[to_hbm_];
   const placement::LayerTime so_far = placement::layer_time(options_.platform, layer.load);
   const auto crossing = static_cast<double>(std::max<std::size_t>(layer.missed.size(), 1));

@@ -94,8 +94,19 @@ Status Runtime::begin_deciding() {
     LEHR_ASSIGN(predictor, predictors::make_predictor("table", {}));
   }
   LEHR_ASSIGN(const auto* policy, placement::find_policy(options_.policy));
+  if (options_.importance) {
+    LEHR_ASSIGN(scores_, PageScores::create(*options_.importance));
+  }
   odds_steps_ = policy->traits.needs_odds;
   if (odds_steps_ == 0) return {};
+  if (options_.prefetch_window > kMaxHorizon) {
+    return invalid(fmt::format("a prefetch window of {} steps, expected 0 to {}",
+                               options_.prefetch_window, kMaxHorizon),
+                   Reason::kOutOfRange);
+  }
+  odds_steps_ = std::max(odds_steps_, options_.prefetch_window == 0
+                                          ? predictors::kLongestWindow
+                                          : options_.prefetch_window);
   predictors::PredictorContext told;
   told.layers = context.layers;
   told.kv_heads = context.kv_heads;
@@ -197,6 +208,7 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
     Sequence& s = slot->emplace();
     s.number = static_cast<std::uint16_t>(id);
     s.tokens = info.prompt_tokens;
+    if (options_.importance) s.saliency.assign(info.saliency.begin(), info.saliency.end());
     for (std::uint32_t b = 0; b < g.pages_for(info.prompt_tokens); ++b) open_block(s);
     ids.push_back(id);
   }
@@ -328,6 +340,7 @@ Result<SequenceId> Runtime::fork(SequenceId parent) {
   Sequence& child = slot->emplace();
   child.number = static_cast<std::uint16_t>(slot - sequences_.begin());
   child.tokens = from->tokens;
+  child.saliency = from->saliency;
   child.blocks = from->blocks;
   for (const PageId base : child.blocks) table_.share_block(base);
   return static_cast<SequenceId>(child.number);
@@ -494,6 +507,7 @@ Status Runtime::begin_step(std::span<const SequenceId> sequences) {
   }
   batch_.assign(sequences.begin(), sequences.end());
   for (const SequenceId id : batch_) append_token(*sequences_[id]);
+  if (scores_) scores_->refresh(table_, options_.geometry.groups(), heat_, sequences_, step_);
   current_ = {};
   in_step_ = true;
   next_layer_ = 0;

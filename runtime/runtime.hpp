@@ -18,6 +18,7 @@
 #include "runtime/heat.hpp"
 #include "runtime/home_tier.hpp"
 #include "runtime/machine.hpp"
+#include "runtime/page_scores.hpp"
 #include "runtime/page_table.hpp"
 #include "runtime/sequence.hpp"
 
@@ -45,6 +46,11 @@ struct RuntimeOptions {
   /// The caller's own, in the place of a named one; not begun, and serves one runtime.
   std::shared_ptr<predictors::Predictor> own_predictor;
   predictors::WatchOptions watch;  ///< over the predictor
+  /// Steps ahead over which the odds that policies read are averaged; 0: 2 to 5, by the time of a
+  /// step, of the link and by confidence.
+  std::uint32_t prefetch_window = 1;
+  /// Scores of pages for policies that read them; none: nobody scores.
+  std::optional<ImportanceOptions> importance;
   /// The replay that follows, for a policy with full knowledge of it; outlives the runtime.
   const placement::Instance* future = nullptr;
 };
@@ -80,6 +86,9 @@ struct SequenceInfo {
   /// With full knowledge: first read of each full prompt page, by (layer, kv_head, page), as ticks.
   /// Else empty.
   std::span<const Tick> first_use;
+  /// Saliency (Importance::saliency_term) by layer, KV head and page, of as many pages a group as
+  /// are known, those to come included. Empty: unknown. Read where pages are scored.
+  std::span<const float> saliency{};
 };
 
 /// Sequences, their pages, and the step loop that decides where pages live. One decision code for
@@ -137,6 +146,7 @@ class Runtime {
   const PageTable& table() const { return table_; }
   const Heat& heat() const { return heat_; }
   const predictors::Watch& watch() const { return watch_; }
+  const PageScores* scores() const { return scores_ ? &*scores_ : nullptr; }
   Machine& machine() { return *machine_; }
   Bytes page_bytes() const { return page_bytes_; }
   std::optional<std::uint64_t> tokens(SequenceId sequence) const;
@@ -215,6 +225,7 @@ class Runtime {
   std::uint32_t odds_steps_ = 0;  ///< steps ahead of which the policy reads odds
   std::shared_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
   predictors::Watch watch_;
+  std::optional<PageScores> scores_;
   Seconds last_step_ = 0;  ///< predicted
   std::unique_ptr<Machine> machine_;
   bool moves_bytes_;

@@ -13,6 +13,7 @@ namespace lehr::runtime {
 struct Sequence {
   std::uint64_t tokens = 0;
   std::vector<PageId> blocks;    ///< base ids, one a page of tokens
+  std::vector<float> saliency;   ///< by group and page, as far as it was told
   PageId chunk = kNoPage;        ///< where the next blocks come from
   std::uint32_t chunk_used = 0;  ///< blocks taken from it
   std::uint16_t number = 0;

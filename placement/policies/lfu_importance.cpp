@@ -42,6 +42,8 @@ constexpr std::array kParameters{
 /// that is due for demotion, or if it qualifies for promotion and is better than the coldest
 /// resident.
 ///
+/// Where the view has scores of importance, they stand in the place of the masses.
+///
 /// Self-tuning starts as lru, and turns to scores once ghost caches miss less with them.
 class LfuImportance final : public Policy {
  public:
@@ -103,6 +105,7 @@ class LfuImportance final : public Policy {
   void decide(const LayerView& view, LayerPlan& plan) override {
     if (tunes_ && view.step != step_ && duel_.step_ended()) take_weights();
     set_time(view.step);
+    importance_ = view.pages.importance;
     add_pages(view.filled, {}, view.pages);
     if (view.step / window_ != ranked_window_) rank(view.step / window_);
     note_reads(view);
@@ -216,6 +219,7 @@ class LfuImportance final : public Policy {
   }
 
   std::uint16_t score(PageId id) const {
+    if (id < importance_.size()) return score_given(visits_[id], born_[id], importance_[id], rule_);
     return score_one(visits_[id], mass_[id], peak_[id], born_[id], rule_);
   }
 
@@ -247,6 +251,10 @@ class LfuImportance final : public Policy {
 
   void score(std::span<const PageId> pages, std::span<std::uint16_t> out) {
     const std::size_t n = pages.size();
+    if (!importance_.empty()) {
+      for (std::size_t i = 0; i < n; ++i) out[i] = score(pages[i]);
+      return;
+    }
     for (auto* column : {&gathered_.visits, &gathered_.mass, &gathered_.peak, &gathered_.born}) {
       if (column->size() < n) column->resize(n);
     }
@@ -264,7 +272,11 @@ class LfuImportance final : public Policy {
   void rank(Step window) {
     ranked_window_ = window;
     scores_.resize(visits_.size());
-    score_pages({visits_, mass_, peak_, born_}, rule_, scores_);
+    if (importance_.empty()) {
+      score_pages({visits_, mass_, peak_, born_}, rule_, scores_);
+    } else {
+      for (std::size_t i = 0; i < scores_.size(); ++i) scores_[i] = score(static_cast<PageId>(i));
+    }
     chooser_.quantiles(scores_, shares_, thresholds_);
     if (shares_[0] == 0) thresholds_[0] = 0;  // no rank lies below 0
   }
@@ -299,6 +311,7 @@ class LfuImportance final : public Policy {
   std::vector<LogUnits> mass_;
   std::vector<LogUnits> peak_;
   std::vector<std::uint16_t> born_;
+  std::span<const float> importance_;  ///< by page, of the layer in hand; empty: nobody scores
   std::vector<History> history_;
   ColdList cold_;                              ///< the residents
   std::array<std::uint16_t, 2> thresholds_{};  ///< scores at the ranks of demotion and promotion

@@ -19,9 +19,7 @@ constexpr std::uint32_t kRecentGaps = 6;  ///< bins of gaps up to 8: there the f
 constexpr float kDecay8 = 0.917004043F;   // 2^(-1/8)
 constexpr float kDecay32 = 0.978572062F;  // 2^(-1/32)
 constexpr float kDecay2 = 0.707106781F;   // 2^(-1/2)
-constexpr float kLowest = -12.0F;
-constexpr float kHighest = 6.0F;
-constexpr int kFaintest = 160;  ///< code that stands for "no mass": 2^-20
+constexpr float kLowest = LayerReader::kLowestMargin;
 
 template <std::size_t Edges, std::size_t Bins>
 void fill_bins(const std::array<double, Edges>& edges, double first, double scale,
@@ -31,12 +29,6 @@ void fill_bins(const std::array<double, Edges>& edges, double first, double scal
     bins[i] = static_cast<std::uint8_t>(std::upper_bound(edges.begin(), edges.end(), value) -
                                         edges.begin());
   }
-}
-
-int code_of(const GroupView& group, std::size_t i) {
-  const int mean = group.mass[i];
-  if (group.peak == nullptr) return std::min(mean, kFaintest);
-  return std::min((mean + group.peak[i] + 1) / 2, kFaintest);
 }
 
 }  // namespace
@@ -79,7 +71,6 @@ void ReadOdds::reach(PageId page) {
   peak_margin_.resize(n, kLowest);
   last_read_.resize(n, kNeverRead);
   born_.resize(n, 0);
-  seen_.resize(n, kNever);
   cell_.resize(n, kNoCell);
   context_.resize(n, 0);
   first_odds_.resize(n, -1);
@@ -95,9 +86,14 @@ void ReadOdds::add(std::span<const PageId> pages, Step step) {
     peak_margin_[p] = kLowest;
     last_read_[p] = kNeverRead;
     born_[p] = step;
-    seen_[p] = kNever;
     cell_[p] = kNoCell;
     first_odds_[p] = -1;
+  }
+}
+
+void ReadOdds::remove(std::span<const PageId> pages) {
+  for (const PageId p : pages) {
+    if (p < odds_.size()) odds_[p] = 0;
   }
 }
 
@@ -146,107 +142,57 @@ void ReadOdds::fold(Step step) {
   }
 }
 
-int ReadOdds::threshold(const GroupView& group) const {
-  // Pages that are read whatever their mass (the first and the latest ones) say nothing of it.
-  const std::size_t n = group.blocks.size();
-  int worst = -1;
-  for (std::size_t i = 1; i + 5 < n; ++i) {
-    if (read_[i] != 0) worst = std::max(worst, code_of(group, i));
-  }
-  if (worst >= 0) return worst;
-  int best = kFaintest;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (read_[i] == 0) best = std::min(best, code_of(group, i));
-  }
-  return best;
-}
-
-void ReadOdds::set_margins(const GroupView& group) {
-  const std::size_t n = group.blocks.size();
-  if (group.mass == nullptr || !options_.use_mass) {
-    // Nothing is known of unread pages: a constant margin leaves the coarse cells.
-    std::fill(group_margin_.begin(), group_margin_.begin() + static_cast<std::ptrdiff_t>(n), 0.0F);
-    return;
-  }
-  const int limit = threshold(group);
-  for (std::size_t i = 0; i < n; ++i) {
-    const float m = static_cast<float>(limit - code_of(group, i)) * 0.125F;
-    group_margin_[i] = std::clamp(m, kLowest, kHighest);
-  }
-}
-
 ReadOdds::Warmth& ReadOdds::warmth(std::uint32_t layer, std::uint32_t sequence) {
   if (layer >= warmth_.size()) warmth_.resize(layer + 1);
   if (sequence >= warmth_[layer].size()) warmth_[layer].resize(sequence + 1);
   return warmth_[layer][sequence];
 }
 
-void ReadOdds::note_run(PageId first, std::uint32_t position, std::uint32_t length,
-                        const LayerView& view) {
-  for (std::uint32_t i = 0; i < length; ++i) {
-    const PageId p = first + i;
-    if (seen_[p] == view.tick) continue;
-    const bool known = seen_[p] != kNever;
-    seen_[p] = view.tick;
-    const std::uint32_t r = read_[position + i];
-    fresh_[cell_[p]] += std::uint64_t{1} + (std::uint64_t{r} << 32);
-    if (first_odds_[p] >= 0) {
-      Correction& k = corrections_[context_[p]];
-      const double e = first_odds_[p];
-      k.expected_read += e;
-      k.expected_unread += 1 - e;
-      k.read += r;
-      k.unread += 1 - r;
-    }
+/// The outcome of what was said of the page.
+void ReadOdds::count(PageId page, std::uint32_t read) {
+  fresh_[cell_[page]] += std::uint64_t{1} + (std::uint64_t{read} << 32);
+  if (first_odds_[page] < 0) return;
+  Correction& k = corrections_[context_[page]];
+  const double e = static_cast<double>(first_odds_[page]);
+  k.expected_read += e;
+  k.expected_unread += 1 - e;
+  k.read += read;
+  k.unread += 1 - read;
+}
 
-    const float rf = static_cast<float>(r);
-    const float now = group_margin_[position + i];
+std::uint16_t ReadOdds::cell_of(PageId page, Step step) const {
+  const std::uint32_t age = step - born_[page];
+  const std::uint32_t gap = gap_bin_[std::min<std::uint32_t>(step - last_read_[page], 201)];
+  std::uint32_t rate = 0;
+  float margin = 0;
+  if (gap < kRecentGaps) {
+    const float e = rate8_[page] * (age < exposure8_.size() ? exposure8_[age] : 1.0F);
+    rate = rate8_bin_[static_cast<std::size_t>(std::min(e, 1.0F) * 100)];
+    margin = margin_[page];
+  } else {
+    const float e = rate32_[page] * (age < exposure32_.size() ? exposure32_[age] : 1.0F);
+    rate = rate32_bin_[static_cast<std::size_t>(std::min(e, 1.0F) * 1000)];
+    margin = std::max(peak_margin_[page], kLowest);
+  }
+  return static_cast<std::uint16_t>((gap * kRates + rate) * kMargins +
+                                    margin_bin_[static_cast<std::size_t>((margin - kLowest) * 20)]);
+}
+
+void ReadOdds::note(const Run& run) {
+  const Step step = run.view->step;
+  for (std::uint32_t i = 0; i < run.length; ++i) {
+    const PageId p = run.first + i;
+    const std::uint32_t r = run.read[i];
+    const bool known = cell_[p] != kNoCell;
+    count(p, r);
+    const auto rf = static_cast<float>(r);
+    const float now = run.margin[i];
     rate8_[p] = rate8_[p] * kDecay8 + rf * (1 - kDecay8);
     rate32_[p] = rate32_[p] * kDecay32 + rf * (1 - kDecay32);
     margin_[p] = known ? margin_[p] * kDecay2 + now * (1 - kDecay2) : now;
     peak_margin_[p] = std::max(peak_margin_[p] - 0.25F, now);
-    if (r != 0) last_read_[p] = view.step;
-
-    const std::uint32_t age = view.step - born_[p];
-    const std::uint32_t gap = gap_bin_[std::min<std::uint32_t>(view.step - last_read_[p], 201)];
-    std::uint32_t rate = 0;
-    float margin = 0;
-    if (gap < kRecentGaps) {
-      const float e = rate8_[p] * (age < exposure8_.size() ? exposure8_[age] : 1.0F);
-      rate = rate8_bin_[static_cast<std::size_t>(std::min(e, 1.0F) * 100)];
-      margin = margin_[p];
-    } else {
-      const float e = rate32_[p] * (age < exposure32_.size() ? exposure32_[age] : 1.0F);
-      rate = rate32_bin_[static_cast<std::size_t>(std::min(e, 1.0F) * 1000)];
-      margin = std::max(peak_margin_[p], kLowest);
-    }
-    cell_[p] =
-        static_cast<std::uint16_t>((gap * kRates + rate) * kMargins +
-                                   margin_bin_[static_cast<std::size_t>((margin - kLowest) * 20)]);
-  }
-}
-
-void ReadOdds::note_group(const GroupView& group, const LayerView& view) {
-  const std::size_t n = group.blocks.size();
-  if (n < 2) return;
-  if (read_.size() < n) {
-    read_.resize(2 * n);
-    group_margin_.resize(2 * n);
-  }
-  std::fill(read_.begin(), read_.begin() + static_cast<std::ptrdiff_t>(n), std::uint8_t{0});
-  for (std::uint32_t i = group.first; i < group.first + group.count; ++i) {
-    const std::uint32_t position = view.pages.position[view.selected[i]];
-    if (position < n) read_[position] = 1;
-  }
-  set_margins(group);
-  const std::size_t full = n - 1;  // the tail is no page of ours yet
-  reach(*std::max_element(group.blocks.begin(), group.blocks.end()) + group.offset);
-  for (std::size_t i = 0; i < full;) {
-    std::size_t end = i + 1;
-    while (end < full && group.blocks[end] == group.blocks[end - 1] + 1) ++end;
-    note_run(group.page(i), static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(end - i),
-             view);
-    i = end;
+    if (r != 0) last_read_[p] = step;
+    cell_[p] = cell_of(p, step);
   }
 }
 
@@ -285,18 +231,17 @@ void ReadOdds::judge_group(const GroupView& group, const LayerView& view) {
   }
 }
 
-void ReadOdds::observe(const LayerView& view) {
+void ReadOdds::observe(const LayerView& view, std::span<const Run> runs) {
   if (view.step != step_) fold(view.step);
   for (const GroupView& group : view.groups) {
     auto& w = warmth(view.layer, group.sequence).by_position;
     w.assign(std::max(w.size(), group.blocks.size()), 0);
   }
+  for (const Run& run : runs) note(run);
   for (const GroupView& group : view.groups) {
-    note_group(group, view);
     auto& w = warmth(view.layer, group.sequence).by_position;
-    for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
-      w[i] = std::max(w[i], static_cast<std::uint8_t>(margin_[group.page(i)] + 12.0F));
-    }
+    for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i)
+      w[i] = std::max(w[i], static_cast<std::uint8_t>(margin_[group.page(i)] - kLowest));
   }
   for (const GroupView& group : view.groups) judge_group(group, view);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/base/exchange.hpp"
+#include "predictors/history.hpp"
 
 namespace lehr::predictors {
 
@@ -23,7 +24,6 @@ class ReadOdds {
   struct Options {
     double forget = 0.995;  ///< weight of the past after a step
     double prior = 6;       ///< observations that the coarser estimate counts for
-    bool use_mass = true;   ///< false: history of reads only
     bool use_company =
         true;  ///< correct the odds by what neighbours, other groups and other layers do
   };
@@ -31,12 +31,16 @@ class ReadOdds {
   ReadOdds() : ReadOdds(Options{}) {}
   explicit ReadOdds(const Options& options);
 
+  /// Room for pages up to this one.
+  void reach(PageId page);
   /// Pages that exist from now on, with no history.
   void add(std::span<const PageId> pages, Step step);
+  /// Pages that cease to exist: nothing is expected of them.
+  void remove(std::span<const PageId> pages);
 
   /// Learns from what this layer read, then estimates the odds that the next step reads each page
-  /// of it.
-  void observe(const LayerView& view);
+  /// of it. `runs`: its pages, as LayerReader cuts them; there is room for them.
+  void observe(const LayerView& view, std::span<const Run> runs);
 
   /// By PageId.
   std::span<const float> odds() const { return odds_; }
@@ -70,14 +74,12 @@ class ReadOdds {
     std::vector<std::uint8_t> by_position;
   };
 
-  void reach(PageId page);
   void fold(Step step);
-  void note_group(const GroupView& group, const LayerView& view);
-  void note_run(PageId first, std::uint32_t position, std::uint32_t length, const LayerView& view);
+  void count(PageId page, std::uint32_t read);
+  void note(const Run& run);
+  std::uint16_t cell_of(PageId page, Step step) const;
   void judge_group(const GroupView& group, const LayerView& view);
   Warmth& warmth(std::uint32_t layer, std::uint32_t sequence);
-  int threshold(const GroupView& group) const;
-  void set_margins(const GroupView& group);
 
   Options options_;
   Step step_ = 0;
@@ -90,7 +92,6 @@ class ReadOdds {
   std::vector<float> peak_margin_;  ///< largest, falling by a quarter octave a step
   std::vector<Step> last_read_;
   std::vector<Step> born_;
-  std::vector<Tick> seen_;  ///< tick of the last observation; shared pages are seen once
   std::vector<std::uint16_t> cell_;
 
   // By cell.
@@ -116,10 +117,6 @@ class ReadOdds {
   std::array<std::uint8_t, 19> company_bin_{};
   std::array<float, 64> exposure8_{};  ///< 1 / (1 - 2^(-age / 8))
   std::array<float, 256> exposure32_{};
-
-  // Of the group in hand.
-  std::vector<std::uint8_t> read_;
-  std::vector<float> group_margin_;
 };
 
 }  // namespace lehr::predictors

@@ -6,6 +6,7 @@
 #include "predictors/models/read_odds.hpp"
 #include "predictors/odds_scaler.hpp"
 #include "predictors/predictor.hpp"
+#include "predictors/said.hpp"
 
 namespace lehr::predictors {
 
@@ -23,11 +24,10 @@ constexpr std::array kParameters{
 class OddsTable final : public Predictor {
  public:
   explicit OddsTable(const Parameters& p)
-      : odds_({p.at("forget"), p.at("prior"), p.at("mass") != 0, p.at("company") != 0}) {}
+      : odds_({p.at("forget"), p.at("prior"), p.at("company") != 0}), reader_(p.at("mass") != 0) {}
 
   Status begin(const PredictorContext& context) override {
-    if (context.horizon == 0 || context.horizon > kMaxHorizon)
-      return invalid("predictor table: horizon, expected 1 to 8", Reason::kOutOfRange);
+    LEHR_TRY(check_context(context));
     horizon_ = context.horizon;
     return {};
   }
@@ -35,23 +35,29 @@ class OddsTable final : public Predictor {
     odds_.add(pages, step_);
     cover();
     for (const PageId p : pages) {
+      said_.forget(p);
       for (std::uint32_t k = 1; k < horizon_; ++k) later_[k][p] = 0;
-      for (auto& said : said_) {
-        if (horizon_ > 1) said[p] = 0;
-      }
     }
   }
-  void remove_pages(std::span<const PageId> /*pages*/) override {}
+  void remove_pages(std::span<const PageId> pages) override {
+    odds_.remove(pages);
+    for (const PageId p : pages) {
+      for (std::uint32_t k = 1; k < horizon_ && p < later_[k].size(); ++k) later_[k][p] = 0;
+    }
+  }
   void observe(const LayerView& view) override {
     if (view.step != step_) scaler_.end_step();
     step_ = view.step;
     add_pages(view.filled, view.pages);
-    if (horizon_ > 1) learn(view);
-    odds_.observe(view);
-    for (const GroupView& group : view.groups) work_.pages += group.blocks.size();
-    if (horizon_ == 1) return;
+    const std::span<const Run> runs = reader_.read(view);
+    for (const Run& run : runs) {
+      work_.pages += run.length;
+      odds_.reach(run.first + run.length - 1);
+    }
     cover();
-    tell(view);
+    if (horizon_ > 1) learn(runs);
+    odds_.observe(view, runs);
+    if (horizon_ > 1) tell(runs);
   }
   std::span<const float> odds(std::uint32_t step) const override {
     return step == 1 ? odds_.odds() : std::span<const float>(later_[step - 1]);
@@ -60,48 +66,41 @@ class OddsTable final : public Predictor {
 
  private:
   void cover() {
-    if (horizon_ == 1) return;
     const std::size_t n = odds_.odds().size();
+    said_.cover(n);
     for (std::uint32_t k = 1; k < horizon_; ++k) later_[k].resize(n, 0);
-    for (auto& said : said_) said.resize(n, 0);
   }
-  void learn(const LayerView& view) {
+  void learn(std::span<const Run> runs) {
     std::array<float, Run::kLength> x{};
-    for (const GroupView& group : view.groups) {
-      if ((view.layer + view.step + group.kv_head) % 4 != 0) continue;  // a quarter is enough
-      reader_.for_each(group, view, [&](const Run& run) {
-        for (std::uint32_t ahead = 2; ahead <= horizon_ && ahead <= view.step; ++ahead) {
-          const auto& said = said_[(view.step - ahead) % kMaxHorizon];
-          for (std::uint32_t i = 0; i < run.length; ++i)
-            x[i] = static_cast<float>(said[run.first + i]) * 0.1F;
-          scaler_.learn(ahead, x.data(), run.read, run.length);
-        }
-      });
+    for (const Run& run : runs) {
+      said_.take_part(run);
+      // A quarter is enough.
+      if ((run.view->layer + run.view->step + run.group->kv_head) % 4 != 0) continue;
+      for (std::uint32_t ahead = 2; ahead <= horizon_; ++ahead) {
+        const std::uint32_t n = said_.ago(run, ahead, 0, x.data());
+        scaler_.learn(ahead, x.data(), run.read, n);
+      }
     }
   }
-  void tell(const LayerView& view) {
+  void tell(std::span<const Run> runs) {
     std::array<float, Run::kLength> x{};
     const auto now = odds_.odds();
-    for (const GroupView& group : view.groups) {
-      reader_.for_each(group, view, [&](const Run& run) {
-        for (std::uint32_t i = 0; i < run.length; ++i) {
-          x[i] = logit(now[run.first + i]);
-          said_[view.step % kMaxHorizon][run.first + i] = static_cast<std::int8_t>(x[i] * 10);
-        }
-        for (std::uint32_t k = 1; k < horizon_; ++k)
-          scaler_.apply(k + 1, x.data(), run.length, &later_[k][run.first]);
-      });
+    for (const Run& run : runs) {
+      logits_of(&now[run.first], run.length, x.data());
+      said_.keep(run, 0, x.data());
+      for (std::uint32_t k = 1; k < horizon_; ++k)
+        scaler_.apply(k + 1, x.data(), run.length, &later_[k][run.first]);
     }
   }
 
   ReadOdds odds_;
-  GroupReader reader_;
+  LayerReader reader_;
   OddsScaler scaler_;
+  Said said_;
   std::uint32_t horizon_ = 1;
   Step step_ = 0;
   Work work_;
-  std::array<std::vector<float>, kMaxHorizon> later_;       ///< from the second step on
-  std::array<std::vector<std::int8_t>, kMaxHorizon> said_;  ///< by step: logits in tenths
+  std::array<std::vector<float>, kMaxHorizon> later_;  ///< from the second step on
 };
 
 }  // namespace

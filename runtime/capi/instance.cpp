@@ -134,8 +134,11 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
   options.cold = config.policy_cold;
   options.seed = config.top_seed;
   options.heat_half_life = static_cast<float>(config.policy_heat_half_life);
+  options.importance =
+      runtime::importance_of(config.policy_importance, config.policy_importance_learns);
   options.policy = config.policy_name;
   options.policy_parameters = config.policy_parameters;
+  options.prefetch_window = static_cast<std::uint32_t>(config.predictor_window);
   options.predictor = config.predictor_name;
   options.predictor_parameters = config.predictor_parameters;
   auto weights = runtime::PredictorWeights::named(config.predictor_weights);

@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "runtime/replay/saliency.hpp"
 #include "runtime/replay/target.hpp"
 
 namespace lehr::runtime {
@@ -42,10 +43,11 @@ class DirectTarget final : public ReplayTarget {
 /// Feeds one workload into one target, step by step.
 class Driver {
  public:
-  Driver(const Workload& workload, ReplayTarget& runtime, bool future)
+  Driver(const Workload& workload, ReplayTarget& runtime, bool future, bool scores)
       : workload_(workload),
         runtime_(runtime),
         future_(future),
+        scores_(scores),
         ids_(workload.sequences.size()),
         layers_(workload.layers()) {}
 
@@ -72,14 +74,17 @@ class Driver {
     std::vector<SequenceInfo> infos;
     std::vector<std::size_t> who;
     std::vector<std::vector<Tick>> first_use;
+    std::vector<std::vector<float>> saliency;
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       const ReplaySequence& s = workload_.sequences[i];
       if (s.start != t) continue;
       who.push_back(i);
       infos.push_back({s.selection->trace().meta().prompt_tokens, {}});
       if (future_) first_use.push_back(first_uses(s));
+      if (scores_) saliency.push_back(saliency_of(s.selection->trace()));
     }
     if (infos.empty()) return {};
+    for (std::size_t i = 0; i < saliency.size(); ++i) infos[i].saliency = saliency[i];
     for (std::size_t i = 0; i < first_use.size(); ++i) infos[i].first_use = first_use[i];
     LEHR_ASSIGN(const auto made, runtime_.create(infos));
     for (std::size_t i = 0; i < who.size(); ++i) ids_[who[i]] = made[i];
@@ -150,6 +155,7 @@ class Driver {
   const Workload& workload_;
   ReplayTarget& runtime_;
   bool future_;
+  bool scores_;
   std::vector<std::optional<SequenceId>> ids_;
   std::uint32_t layers_;
   std::vector<SequenceId> batch_;
@@ -177,7 +183,8 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
                                const ReplayOptions& options, const Progress& progress) {
   LEHR_ASSIGN(const placement::PolicyDescriptor* descriptor,
               placement::find_policy(options.runtime.policy));
-  Driver driver(workload, target, descriptor->traits.needs_future);
+  Driver driver(workload, target, descriptor->traits.needs_future,
+                options.runtime.importance.has_value());
   ReplayResult result;
   result.policy = options.runtime.policy;
   result.steps = workload.steps();

@@ -47,15 +47,18 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
                           const ApiOptions& api) {
   std::string text = fmt::format(
       "machine = {}\nprofile = {}\nseed = {}\n"
-      "[policy]\nname = {}\nheat_half_life = {}\ncold = {}\n",
+      "[policy]\nname = {}\nheat_half_life = {}\ncold = {}\nimportance = {}\n"
+      "importance_learns = {}\n",
       quoted(api.machine), quoted(api.profile), options.seed, quoted(options.policy),
-      options.heat_half_life, options.cold);
+      options.heat_half_life, options.cold, quoted(decay_name(options.importance)),
+      options.importance ? options.importance->learn : 0.0);
   if (!options.policy_parameters.empty()) {
     text += "[policy.parameters]\n";
     for (const auto& [name, value] : options.policy_parameters)
       text += fmt::format("{} = {}\n", quoted(name), value);
   }
-  text += fmt::format("[predictor]\nname = {}\n", quoted(options.predictor));
+  text += fmt::format("[predictor]\nname = {}\nwindow = {}\n", quoted(options.predictor),
+                      options.prefetch_window);
   if (!options.predictor_parameters.empty()) {
     text += "[predictor.parameters]\n";
     for (const auto& [name, value] : options.predictor_parameters)
@@ -195,7 +198,10 @@ Result<ReplayResult> replay_through_api(const Workload& workload, const ReplayOp
   lehr_runtime runtime{};
   LEHR_TRY(said(lehr_open(LEHR_VERSION, &open, &runtime)));
   ApiTarget target(runtime);
-  return replay_on(target, workload, options, progress);
+  LEHR_ASSIGN(auto result, replay_on(target, workload, options, progress));
+  if (options.runtime.importance)
+    result.notes.emplace_back("importance goes by attention and position: saliency is not told");
+  return result;
 }
 
 }  // namespace lehr::runtime

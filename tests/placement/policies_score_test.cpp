@@ -54,6 +54,23 @@ TEST_CASE("score: integers follow the formula within 6 %") {
   }
 }
 
+TEST_CASE("score: an importance that somebody else gives stands in the place of the masses") {
+  ScoreRule rule;
+  rule.now = 5000;
+  rule.step = 300;
+  rule.full = full_rate(8);
+  // The same frequency; 0.4 of the range lies between no importance and all.
+  const std::uint16_t none = score_given(4900, 100, 0, rule);
+  const std::uint16_t half = score_given(4900, 100, 0.5F, rule);
+  const std::uint16_t all = score_given(4900, 100, 1, rule);
+  CHECK((half - none) / 65535.0 == Approx(0.2).margin(0.002));
+  CHECK((all - none) / 65535.0 == Approx(0.4).margin(0.002));
+  CHECK(none == score_one(4900, 0, 0, 100, rule));  // no mass, no importance
+  CHECK(score_given(4900, 100, 7, rule) == all);
+  CHECK(score_given(4900, 100, -1, rule) == none);
+  CHECK(score_given(4900, 100, std::nanf(""), rule) == none);
+}
+
 TEST_CASE("score: full marks, none, and what exposure corrects") {
   ScoreRule rule;
   rule.now = 5000;

@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/predictors/scene.hpp"
 #include "tests/support/policy_world.hpp"
 #include "tests/support/spoilt_predictor.hpp"
 
@@ -61,6 +62,35 @@ TEST_CASE("odds that are too high by more than the limit are rescaled, and a pau
   CHECK(high.layers_paused >= 6 * 8);
   CHECK(high.layers_paused < 6 * 100);  // the rescaled odds are right: the pause ends
   CHECK(static_cast<double>(high.misses) < 1.15 * static_cast<double>(honest.misses));  // the pause
+}
+
+TEST_CASE("odds over a window are the mean of its steps, for the pages of the layer") {
+  test::Scene scene(1);
+  const auto predictor = scene.make("table", 3);
+  const std::vector<PageId> pages = test::blocks_from(0, 10);
+  predictor->add_pages(pages, {});
+  Watch watch;
+  watch.add_pages(pages);
+  for (std::uint32_t t = 0; t < 12; ++t) {
+    const LayerView& view = scene.layer(t, 0, {{test::blocks_from(0, 11), {0, t % 2 + 1, 5}}});
+    watch.compare(view, *predictor);
+    predictor->observe(view);
+    Forecast f = watch.tell(view, *predictor, 3);
+    REQUIRE(f.horizon == 3);
+    f.window = 1;
+    CHECK(watch.over_window(f).data() == f.odds[0].data());
+    for (const std::uint32_t window : {2U, 3U, 5U}) {  // 5: as far as the horizon goes
+      f.window = window;
+      const auto mean = watch.over_window(f);
+      for (const PageId p : pages) {
+        float sum = f.odds[0][p] + f.odds[1][p] + (window > 2 ? f.odds[2][p] : 0.0F);
+        CHECK(mean[p] == Approx(sum / static_cast<float>(std::min(window, 3U))));
+      }
+    }
+  }
+  Forecast none;
+  none.window = 3;
+  CHECK(watch.over_window(none).empty());
 }
 
 TEST_CASE("the prefetch window is 2 to 5 steps, and shortest where nothing is known") {

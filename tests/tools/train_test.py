@@ -124,6 +124,13 @@ class Training(WithFiles):
         short = self.file("short.safetensors", small_trace(steps=3))
         self.refused(self.train(trace=short), "short.safetensors", "3 steps", "more than 3")
 
+    def test_a_trace_held_out_is_none_that_is_learnt_from(self):
+        copy = self.file("copy.safetensors", small_trace())
+        self.refused(self.train("--held", copy), "copy.safetensors", "own.safetensors", "learnt from")
+        other = self.file("other.safetensors", small_trace(steps=40))
+        self.assertEqual(self.train("--held", other).returncode, 0)
+        self.assertIn("other.safetensors", read_weights(self.out)[0]["__metadata__"]["held_out_log_loss"])
+
     def test_bad_weights_to_go_on_from(self):
         header, data = read_weights(SHIPPED)
         where = header["net.b1"]["data_offsets"][0]
@@ -175,6 +182,29 @@ class Experiment(WithFiles):
         for name, judged in self.rows(trace, "--masses", "none").items():
             self.assertGreater(judged["cells"][3]["recall"], 0.2, name)
         self.assertEqual(self.judge(trace, "--masses", "some").returncode, 2)
+
+    def test_the_table_has_layers_steps_ahead_bytes_and_cost(self):
+        trace = self.file("own.safetensors", small_trace())
+        done = run(LEHR, "experiment", "predictors", trace, "--predictors", "ema,net", "--hbm", "30%")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = done.stdout.splitlines()
+        head = next(line for line in lines if "recall: early" in line)
+        for word in ("ahead", "middle", "late", "all", "precision: early", "Brier: early", "calibration: early"):
+            self.assertIn(word, head)
+        ahead = [line.split() for line in lines if len(line.split()) == 17 + line.startswith(("ema", "net"))]
+        self.assertEqual([row[-17] for row in ahead], ["1", "2", "3", "1", "2", "3"])
+        for word in ("ms/step", "gh200 30%", "h200-pcie5 30%", "useful MB", "wasted MB"):
+            self.assertIn(word, done.stdout)
+
+    def test_reliability_adds_up_to_the_calibration_error(self):
+        for name, judged in self.rows(self.file("own.safetensors", small_trace())).items():
+            for cell in judged["cells"]:
+                if cell["layers"] != "all":
+                    continue
+                bins = cell["reliability"]
+                self.assertEqual(sum(b["pages"] for b in bins), cell["pages"], name)
+                off = sum(b["pages"] * abs(b["mean_odds"] - b["share_read"]) for b in bins) / cell["pages"]
+                self.assertAlmostEqual(off, cell["calibration_error"], 9, name)
 
     def test_a_trace_too_short_and_weights_that_are_none(self):
         short = self.file("short.safetensors", small_trace(steps=19))

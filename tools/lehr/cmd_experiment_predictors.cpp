@@ -16,10 +16,9 @@
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/name_list.hpp"
 #include "tools/lehr/parallel.hpp"
-#include "tools/lehr/predictor_trial.hpp"
+#include "tools/lehr/predictors_report.hpp"
 #include "tools/lehr/progress.hpp"
 #include "tools/lehr/report.hpp"
-#include "tools/lehr/table.hpp"
 
 namespace lehr::tools {
 
@@ -28,7 +27,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kCommand = "experiment predictors";
-constexpr std::array<const char*, kLayerGroups + 1> kGroupNames{"early", "middle", "late", "all"};
 
 using Masses = runtime::LayerFeed::Masses;
 const std::map<std::string, Masses> kMasses{
@@ -36,12 +34,10 @@ const std::map<std::string, Masses> kMasses{
 
 struct Arguments {
   std::vector<std::string> traces;
-  std::vector<std::string> predictors;
-  std::vector<std::string> hbm = {"10%", "25%"};
-  std::vector<std::string> profiles = {"gh200", "h200-pcie5"};
+  PredictorsShape shape;
   std::string select = "mass:0.95";
   std::string weights = "shipped";
-  std::uint32_t warmup = 16;
+  std::uint32_t window = runtime::RuntimeOptions{}.prefetch_window;
   bool no_replay = false;
   std::string masses = "all";
   std::string json;
@@ -56,21 +52,6 @@ double hidden_miss_budget(const placement::Platform& p) {
   const double hbm = p.hbm.at(kMuch, 1);
   return link / (hbm + link);
 }
-
-struct Replayed {
-  std::string profile;
-  std::string hbm;
-  Bytes page_bytes = 0;
-  runtime::StepReport warm;
-  runtime::StepReport lru;
-};
-
-struct Row {
-  std::string trace;
-  std::string predictor;
-  Trial trial;  ///< budgets are by profile
-  std::vector<Replayed> replays;
-};
 
 /// One trace, prepared for each profile.
 using TraceWork = std::vector<std::unique_ptr<Prepared>>;
@@ -90,20 +71,20 @@ Status replay_with(const Prepared& prepared, const Arguments& a, const std::stri
   options.runtime.predictor = named.first;
   options.runtime.predictor_parameters = named.second;
   options.runtime.predictor_weights = weights;
-  options.warmup_steps = a.warmup;
+  options.warmup_steps = a.shape.warmup;
   LEHR_ASSIGN(const auto result,
               runtime::replay(prepared.workload, options, runtime::make_sim_machine()));
   out = result.warm;
   return {};
 }
 
-Status judge(Row& row, const TraceWork& work, const Arguments& a,
+Status judge(PredictorRow& row, const TraceWork& work, const Arguments& a,
              std::span<const predictors::Tensor> weights) {
   TrialOptions options;
   options.budgets.clear();
   for (const auto& p : work)
     options.budgets.push_back(hidden_miss_budget(p->base.runtime.platform));
-  options.warmup = a.warmup;
+  options.warmup = a.shape.warmup;
   options.masses = kMasses.at(a.masses);
   options.weights = weights;
   LEHR_ASSIGN(auto named, parse_policy(row.predictor));
@@ -112,144 +93,19 @@ Status judge(Row& row, const TraceWork& work, const Arguments& a,
   return {};
 }
 
-ordered_json cells_json(const Trial& t, std::size_t budget) {
-  ordered_json out;
-  for (std::uint32_t k = 0; k < kTrialSteps; ++k) {
-    for (std::uint32_t g = 0; g <= kLayerGroups; ++g) {
-      const TrialCell& c = t.cells[k][g];
-      out.push_back({{"steps_ahead", k + 1},
-                     {"layers", kGroupNames[g]},
-                     {"precision", c.precision(budget)},
-                     {"recall", c.recall(budget)},
-                     {"brier", c.brier_score()},
-                     {"calibration_error", c.calibration_error()},
-                     {"pages", c.pages},
-                     {"reads", c.reads}});
-    }
-  }
-  return out;
-}
-
-double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
-
-ordered_json row_json(const Row& row, const Arguments& a) {
-  ordered_json out{{"trace", row.trace}, {"predictor", row.predictor}};
-  const Trial& t = row.trial;
-  for (std::size_t p = 0; p < a.profiles.size(); ++p) {
-    ordered_json one{{"profile", a.profiles[p]}, {"cells", cells_json(t, p)}};
-    one["returns"] = {{"read_again_after_a_gap", t.returns},
-                      {"named_within_budget", t.fetched[p].reads},
-                      {"recall", share(t.fetched[p].reads, t.returns)},
-                      {"useful_pages", t.fetched[p].reads},
-                      {"wasted_pages", t.fetched[p].pages - t.fetched[p].reads}};
-    if (t.numbers_known) one["number_pages_recall"] = share(t.numbers_named, t.numbers);
-    one["cpu_seconds_per_step"] = share(t.seconds, t.steps + a.warmup);
-    one["cpu_ns_per_page"] = share(1e9 * t.seconds, static_cast<double>(t.work.pages));
-    one["flops_per_page"] =
-        share(static_cast<double>(t.work.flops), static_cast<double>(t.work.pages));
-    out["judged"].push_back(std::move(one));
-  }
-  for (const Replayed& r : row.replays) {
-    const auto bytes = static_cast<double>(r.page_bytes);
-    out["replays"].push_back(
-        {{"profile", r.profile},
-         {"hbm", r.hbm},
-         {"policy", "table"},
-         {"predicted_seconds", r.warm.total},
-         {"lru_predicted_seconds", r.lru.total},
-         {"change_to_lru", share(r.warm.total, r.lru.total) - 1},
-         {"miss_share",
-          share(static_cast<double>(r.warm.misses), static_cast<double>(r.warm.reads))},
-         {"prefetch_useful_bytes", bytes * static_cast<double>(r.warm.promoted_used)},
-         {"prefetch_wasted_bytes",
-          bytes * static_cast<double>(r.warm.promoted -
-                                      std::min(r.warm.promoted, r.warm.promoted_used))}});
-  }
-  return out;
-}
-
-void print_trace(const std::string& trace, const std::vector<Row>& rows, const Arguments& a) {
-  fmt::print("\n{}\n", trace);
-  std::vector<std::string> head{"predictor", "recall",   "precision", "Brier",   "calibration",
-                                "recall 2",  "recall 3", "returns",   "numbers", "ns/page"};
-  for (const std::string& profile : a.profiles) {
-    for (const std::string& hbm : a.hbm) {
-      if (a.no_replay) break;
-      head.push_back(fmt::format("{} {}", profile, hbm));
-      head.emplace_back("misses");
-    }
-  }
-  Table table(head);
-  for (const Row& row : rows) {
-    const Trial& t = row.trial;
-    const auto cell = [&](std::uint32_t k) -> const TrialCell& { return t.cells[k][kLayerGroups]; };
-    std::vector<std::string> line{
-        row.predictor,
-        fmt::format("{:.4f}", cell(0).recall(0)),
-        fmt::format("{:.4f}", cell(0).precision(0)),
-        fmt::format("{:.5f}", cell(0).brier_score()),
-        fmt::format("{:.4f}", cell(0).calibration_error()),
-        fmt::format("{:.4f}", cell(1).recall(0)),
-        fmt::format("{:.4f}", cell(2).recall(0)),
-        fmt::format("{:.4f}", share(t.fetched[0].reads, t.returns)),
-        t.numbers_known ? fmt::format("{:.4f}", share(t.numbers_named, t.numbers)) : "-",
-        fmt::format("{:.1f}", share(1e9 * t.seconds, static_cast<double>(t.work.pages)))};
-    for (const Replayed& r : row.replays) {
-      line.push_back(fmt::format("{:+.2f}%", 100 * (share(r.warm.total, r.lru.total) - 1)));
-      line.push_back(fmt::format(
-          "{:.4f}", share(static_cast<double>(r.warm.misses), static_cast<double>(r.warm.reads))));
-    }
-    table.add(std::move(line));
-  }
-  fmt::print("{}", table.text());
-}
-
-void print_mean(const std::vector<Row>& rows, const Arguments& a) {
-  std::vector<std::string> head{"mean of the traces", "recall", "returns", "Brier", "ns/page"};
-  for (const std::string& profile : a.profiles) {
-    for (const std::string& hbm : a.hbm) {
-      if (!a.no_replay) head.push_back(fmt::format("{} {}", profile, hbm));
-    }
-  }
-  fmt::print("\n");
-  Table table(head);
-  for (const std::string& name : a.predictors) {
-    double n = 0, recall = 0, returns = 0, brier = 0, ns = 0;
-    std::vector<double> change(a.profiles.size() * a.hbm.size(), 0);
-    for (const Row& row : rows) {
-      if (row.predictor != name) continue;
-      const Trial& t = row.trial;
-      ++n;
-      recall += t.cells[0][kLayerGroups].recall(0);
-      brier += t.cells[0][kLayerGroups].brier_score();
-      returns += share(t.fetched[0].reads, t.returns);
-      ns += share(1e9 * t.seconds, static_cast<double>(t.work.pages));
-      for (std::size_t i = 0; i < row.replays.size(); ++i)
-        change[i] += share(row.replays[i].warm.total, row.replays[i].lru.total) - 1;
-    }
-    std::vector<std::string> line{name, fmt::format("{:.4f}", recall / n),
-                                  fmt::format("{:.4f}", returns / n),
-                                  fmt::format("{:.5f}", brier / n), fmt::format("{:.1f}", ns / n)};
-    for (const double c : change) {
-      if (!a.no_replay) line.push_back(fmt::format("{:+.2f}%", 100 * c / n));
-    }
-    table.add(std::move(line));
-  }
-  fmt::print("{}", table.text());
-}
-
 Result<std::unique_ptr<Prepared>> prepare_one(const std::string& trace, const std::string& profile,
                                               const Arguments& a) {
   ReplayArguments replay;
   replay.traces = {trace};
   replay.profile = profile;
   replay.select = a.select;
-  replay.warmup = a.warmup;
+  replay.warmup = a.shape.warmup;
+  replay.window = a.window;
   LEHR_ASSIGN(auto prepared, prepare(replay, {}));
   const auto& recorded = *prepared->traces.front();
-  if (recorded.steps() <= a.warmup + kTrialSteps) {
+  if (recorded.steps() <= a.shape.warmup + kTrialSteps) {
     return corrupt(fmt::format("{}: {} steps, expected more than {}", trace, recorded.steps(),
-                               a.warmup + kTrialSteps));
+                               a.shape.warmup + kTrialSteps));
   }
   return prepared;
 }
@@ -259,12 +115,12 @@ Result<std::unique_ptr<Prepared>> prepare_one(const std::string& trace, const st
 class TraceJobs {
  public:
   TraceJobs(const Arguments& a, const std::string& trace, const runtime::PredictorWeights& weights)
-      : a_(a), weights_(weights), work_(a.profiles.size()) {
+      : a_(a), weights_(weights), work_(a.shape.profiles.size()) {
     std::vector<Status> done(work_.size());
     parallel(
         work_.size(),
         [&](std::size_t p) {
-          auto made = prepare_one(trace, a_.profiles[p], a_);
+          auto made = prepare_one(trace, a_.shape.profiles[p], a_);
           if (made) {
             work_[p] = std::move(*made);
           } else {
@@ -273,13 +129,13 @@ class TraceJobs {
         },
         [](double) {});
     for (const Status& s : done) take(kCommand, s);
-    lru_.resize(a_.no_replay ? 0 : work_.size() * a_.hbm.size());
-    for (const std::string& name : a_.predictors) {
+    lru_.resize(work_.size() * a_.shape.hbm.size());
+    for (const std::string& name : a_.shape.predictors) {
       rows_.push_back({short_name(trace), name, {}, {}});
       for (std::size_t i = 0; i < lru_.size(); ++i) {
-        const Prepared& prepared = *work_[i / a_.hbm.size()];
-        rows_.back().replays.push_back({a_.profiles[i / a_.hbm.size()],
-                                        a_.hbm[i % a_.hbm.size()],
+        const Prepared& prepared = *work_[i / a_.shape.hbm.size()];
+        rows_.back().replays.push_back({a_.shape.profiles[i / a_.shape.hbm.size()],
+                                        a_.shape.hbm[i % a_.shape.hbm.size()],
                                         prepared.page_bytes,
                                         {},
                                         {}});
@@ -287,10 +143,10 @@ class TraceJobs {
     }
   }
 
-  std::vector<Row> run(const std::function<void(double)>& progress) {
+  std::vector<PredictorRow> run(const std::function<void(double)>& progress) {
     std::vector<std::function<Status()>> jobs;
     for (auto row = rows_.rbegin(); row != rows_.rend(); ++row) {
-      Row& r = *row;
+      PredictorRow& r = *row;
       jobs.emplace_back([this, &r] { return judge(r, work_, a_, weights_.tensors()); });
       for (std::size_t i = 0; i < lru_.size(); ++i)
         jobs.emplace_back(
@@ -302,7 +158,7 @@ class TraceJobs {
     parallel(
         jobs.size(), [&](std::size_t i) { done[i] = jobs[i](); }, progress);
     for (const Status& s : done) take(kCommand, s);
-    for (Row& row : rows_) {
+    for (PredictorRow& row : rows_) {
       for (std::size_t i = 0; i < lru_.size(); ++i) row.replays[i].lru = lru_[i];
     }
     return std::move(rows_);
@@ -311,38 +167,40 @@ class TraceJobs {
  private:
   Status replay(std::size_t i, const char* policy, const std::string& predictor,
                 runtime::StepReport& out) const {
-    return replay_with(*work_[i / a_.hbm.size()], a_, a_.hbm[i % a_.hbm.size()], policy, predictor,
-                       weights_.tensors(), out);
+    return replay_with(*work_[i / a_.shape.hbm.size()], a_, a_.shape.hbm[i % a_.shape.hbm.size()],
+                       policy, predictor, weights_.tensors(), out);
   }
 
   const Arguments& a_;
   const runtime::PredictorWeights& weights_;
   TraceWork work_;                        ///< by profile
   std::vector<runtime::StepReport> lru_;  ///< by profile and capacity
-  std::vector<Row> rows_;
+  std::vector<PredictorRow> rows_;
 };
 
 void run(Arguments a) {
-  if (a.warmup < kTrialSteps)
+  if (a.no_replay) a.shape.hbm.clear();
+  if (a.shape.warmup < kTrialSteps)
     fail_usage(kCommand, invalid("--warmup: expected at least 3, predictors look so far ahead"));
-  a.predictors = split_names(a.predictors);
-  if (a.predictors.empty()) {
-    for (const auto* d : predictors::models()) a.predictors.emplace_back(d->name);
+  a.shape.predictors = split_names(a.shape.predictors);
+  if (a.shape.predictors.empty()) {
+    for (const auto* d : predictors::models()) a.shape.predictors.emplace_back(d->name);
   }
-  for (const std::string& name : a.predictors) {
+  for (const std::string& name : a.shape.predictors) {
     const auto named = parse_policy(name);
     if (!named) fail_usage(kCommand, named.error());
     const auto known = predictors::make_predictor(named->first, named->second);
     if (!known) fail_usage(kCommand, known.error());
   }
   const auto weights = take(kCommand, runtime::PredictorWeights::named(a.weights));
-  std::vector<Row> rows;
+  std::vector<PredictorRow> rows;
   ProgressBar bar("predictors");
   ordered_json report{{"schema", kReportSchema},
                       {"lehr", LEHR_BUILD_VERSION},
                       {"experiment", "predictors"},
                       {"select", a.select},
-                      {"warmup_steps", a.warmup},
+                      {"warmup_steps", a.shape.warmup},
+                      {"window", a.window},
                       {"weights", a.weights},
                       {"weights_trained_on", std::string(weights.note("trained_on"))},
                       {"weights_command", std::string(weights.note("command"))}};
@@ -350,25 +208,14 @@ void run(Arguments a) {
     auto found = TraceJobs(a, a.traces[t], weights).run([&](double part) {
       bar.show((static_cast<double>(t) + part) / static_cast<double>(a.traces.size()));
     });
-    if (a.json != "-") {
-      print_trace(found.front().trace, found, a);
-      std::fflush(stdout);
-    }
+    if (a.json != "-") print_trace(found.front().trace, found, a.shape);
     std::move(found.begin(), found.end(), std::back_inserter(rows));
   }
   if (a.json != "-") {
-    if (a.traces.size() > 1) print_mean(rows, a);
-    fmt::print(
-        "\nrecall, precision: of the pages that the next step reads, among as many of the "
-        "likeliest "
-        "as the step before read and the hidden-miss budget of {} more;\nreturns: of the pages "
-        "that "
-        "were not read in the step before, among the budget's likeliest; numbers: recall of pages "
-        "whose tokens hold digits;\nprofile and HBM: predicted time with policy table fed by the "
-        "predictor, against lru. Trained models learnt from: {}\n",
-        a.profiles.front(), weights.note("trained_on"));
+    if (a.traces.size() > 1) print_mean(rows, a.shape);
+    print_legend(a.shape, weights.note("trained_on"));
   }
-  for (const Row& row : rows) report["rows"].push_back(row_json(row, a));
+  for (const PredictorRow& row : rows) report["rows"].push_back(row_json(row, a.shape));
   if (!a.json.empty()) take(kCommand, write_json(a.json, report));
 }
 
@@ -379,13 +226,18 @@ void add_predictors(CLI::App& experiments) {
   CLI::App& command = *experiments.add_subcommand(
       "predictors", "What each predictor knows of the next steps, and what that is worth");
   command.add_option("traces", a->traces, "Attention traces")->required();
-  command.add_option("--predictors", a->predictors,
+  command.add_option("--predictors", a->shape.predictors,
                      "Only these: NAME or NAME:KEY=VALUE,..., separated by commas or blanks");
-  command.add_option("--hbm", a->hbm, "Capacities of the replays")->delimiter(',');
-  command.add_option("--profiles", a->profiles, "Platform profiles")->delimiter(',');
+  command.add_option("--hbm", a->shape.hbm, "Capacities of the replays")->delimiter(',');
+  command.add_option("--profiles", a->shape.profiles, "Platform profiles")->delimiter(',');
   command.add_option("--select", a->select, "Pages a step reads");
   command.add_option("--weights", a->weights, "Trained weights: \"shipped\" or a file");
-  command.add_option("--warmup", a->warmup, "Steps left out of the figures");
+  command.add_option("--warmup", a->shape.warmup, "Steps left out of the figures");
+  command
+      .add_option("--window", a->window,
+                  "Steps ahead over which the replays' odds are averaged; 0: 2 to 5, by step time, "
+                  "link time and confidence")
+      ->check(CLI::Range(0U, kMaxHorizon));
   command.add_flag("--no-replay", a->no_replay, "Leave out step times");
   command
       .add_option("--masses", a->masses,

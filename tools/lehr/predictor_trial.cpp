@@ -153,6 +153,7 @@ class Player {
         c.brier += (static_cast<double>(odds) - r) * (static_cast<double>(odds) - r);
         const float x = logit_of(odds);
         const auto bin = static_cast<std::size_t>(std::clamp(x + 9.0F, 0.0F, 15.0F));
+        c.count[bin] += 1;
         c.said[bin] += static_cast<double>(odds);
         c.came[bin] += r;
         rankings_[k][part].add(x, read, number);
@@ -204,6 +205,7 @@ void TrialCell::add(const TrialCell& o) {
   reads += o.reads;
   brier += o.brier;
   for (std::size_t b = 0; b < said.size(); ++b) {
+    count[b] += o.count[b];
     said[b] += o.said[b];
     came[b] += o.came[b];
   }

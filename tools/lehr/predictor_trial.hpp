@@ -24,8 +24,9 @@ struct TrialCell {
   double pages = 0;
   double reads = 0;
   double brier = 0;               ///< squared error of the odds
-  std::array<double, 16> said{};  ///< by bin of the odds' logit: sum of odds
-  std::array<double, 16> came{};  ///< reads
+  std::array<double, 16> count{};  ///< pages by bin of the odds' logit
+  std::array<double, 16> said{};   ///< sum of their odds
+  std::array<double, 16> came{};   ///< reads
   // Of the pages named: as many as the step before read, and the hidden-miss budget more.
   std::vector<Named> named;  ///< by budget
 

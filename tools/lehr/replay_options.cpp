@@ -150,6 +150,20 @@ void ReplayArguments::add_to(CLI::App& command) {
       ->check(CLI::Range(std::uint64_t{0}, kLargestSeed));
   command.add_option("--predictor", predictor,
                      "Of the odds that policies read: NAME or NAME:KEY=VALUE,...");
+  command
+      .add_option("--window", window,
+                  "Steps ahead over which those odds are averaged; 0: 2 to 5, by step time, link "
+                  "time and confidence")
+      ->check(CLI::Range(0U, kMaxHorizon));
+  command
+      .add_option("--importance", importance,
+                  "Score pages for policies that read scores (lfu-importance): none, cosine or "
+                  "exponential, the fall of the position term")
+      ->check(CLI::IsMember({"none", "cosine", "exponential"}));
+  command
+      .add_option("--importance-learns", importance_learns,
+                  "Rate at which the weights of the scores follow what is read")
+      ->check(CLI::Range(0.0, 1.0));
   command.add_option("--weights-gb", weights_gb, "HBM traffic of the weights, GB a step");
   command.add_option("--shape", shape, "Impose a model's page bytes, e.g. llama-3.1-8b");
   command.add_option("--page-bytes", page_bytes, "Impose the bytes of a page");
@@ -223,6 +237,8 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.predictor = std::move(predictor.first);
   options.predictor_parameters = std::move(predictor.second);
   options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
+  options.prefetch_window = arguments.window;
+  options.importance = runtime::importance_of(arguments.importance, arguments.importance_learns);
   prepared->base.warmup_steps = arguments.warmup;
   LEHR_TRY(set_platform(arguments, std::move(profile->platform), *prepared));
   const TierId home = options.platform.home;

@@ -29,6 +29,9 @@ struct ReplayArguments {
   std::uint64_t seed = 0;
   double weights_gb = 0;
   std::string predictor = runtime::RuntimeOptions{}.predictor;  ///< NAME or NAME:KEY=VALUE,...
+  std::uint32_t window = runtime::RuntimeOptions{}.prefetch_window;
+  std::string importance = "none";
+  double importance_learns = 0;
   std::string shape;
   std::string page_bytes;
   bool cold = false;

@@ -57,6 +57,20 @@ Result<std::vector<Opened>> open_all(const std::vector<std::string>& files,
   return out;
 }
 
+/// A trace that is learnt from says nothing of unseen ones, under whatever name it is given.
+Status check_apart(const std::vector<Opened>& learnt, const std::vector<Opened>& held) {
+  for (const Opened& h : held) {
+    for (const Opened& l : learnt) {
+      const auto a = h.trace->parts().mass;
+      const auto b = l.trace->parts().mass;
+      if (!std::equal(a.begin(), a.end(), b.begin(), b.end())) continue;
+      return invalid(
+          fmt::format("--held {}: the same trace as {}, which is learnt from", h.name, l.name));
+    }
+  }
+  return {};
+}
+
 using Trainers = std::vector<std::unique_ptr<Trainer>>;
 
 /// One pass over a trace; the losses of each trainer, and the number of samples.
@@ -122,6 +136,7 @@ Status train(const Arguments& a, const std::string& command) {
   }
   LEHR_ASSIGN(auto traces, open_all(a.traces, a.select));
   LEHR_ASSIGN(const auto held, open_all(a.held, a.select));
+  LEHR_TRY(check_apart(traces, held));
   // The curriculum: short contexts first. Each stage goes on to longer ones and keeps the shorter.
   std::stable_sort(traces.begin(), traces.end(), [](const Opened& x, const Opened& y) {
     return x.trace->meta().prompt_tokens < y.trace->meta().prompt_tokens;
@@ -177,7 +192,8 @@ int main(int argc, char** argv) {
   app.add_option("--out", a.out, "Where the weights go");
   app.add_option("--epochs", a.epochs, "Passes over all traces after the curriculum")
       ->check(CLI::Range(1, 100));
-  app.add_option("--samples", a.samples, "Group steps a trace and pass");
+  app.add_option("--samples", a.samples, "Group steps a trace and pass")
+      ->check(CLI::Range(1U, 1000000000U));
   app.add_option("--rate", a.rate, "Learning rate at the start")->check(CLI::Range(1e-6, 0.1));
   app.add_option("--number-weight", a.number_weight, "Of pages that hold digits, in the loss")
       ->check(CLI::Range(0.0, 100.0));

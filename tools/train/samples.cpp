@@ -7,9 +7,9 @@ namespace lehr::train {
 
 namespace {
 
-using predictors::GroupReader;
 using predictors::History;
 using predictors::kTrainedSteps;
+using predictors::LayerReader;
 using predictors::Run;
 using predictors::Warmth;
 
@@ -34,25 +34,25 @@ class Player {
     const LayerView& view = feed_.view(t, l);
     for (const PageId p : view.filled) history_.reset(p);
     warmth_.begin_layer(view);
-    for (const GroupView& g : view.groups) {
-      reader_.for_each(g, view, [&](const Run& run) {
-        history_.add(run);
-        warmth_.add(run, history_);
-      });
+    const std::span<const Run> runs = reader_.read(view);
+    for (const Run& run : runs) {
+      history_.add(run);
+      warmth_.add(run, history_);
     }
     if (t < options_.warmup) return;
     for (const GroupView& g : view.groups) {
       if (rng_.uniform() >= options_.share) continue;
-      make(g, view);
+      make(g, view, runs);
       take(sample_);
     }
   }
 
-  void make(const GroupView& g, const LayerView& view) {
+  void make(const GroupView& g, const LayerView& view, std::span<const Run> runs) {
     for (std::uint32_t k = 0; k < kTrainedSteps; ++k)
       feed_.reads(view.step + k + 1, view.layer, g.kv_head, later_[k]);
     std::size_t n = 0;
-    reader_.for_each(g, view, [&](const Run& run) {
+    for (const Run& run : runs) {
+      if (run.group != &g) continue;
       if (n == sample_.blocks.size()) sample_.blocks.emplace_back();
       Block& b = sample_.blocks[n++];
       b.pages = run.length;
@@ -65,7 +65,7 @@ class Player {
           b.read[k][i] = static_cast<float>(later_[k][at]);
       }
       for (std::uint32_t i = run.length; i < Run::kLength; ++i) b.weight[i] = 0;
-    });
+    }
     sample_.blocks.resize(n);
   }
 
@@ -75,7 +75,7 @@ class Player {
   std::vector<std::uint8_t> numbers_;
   History history_;
   Warmth warmth_;
-  GroupReader reader_;
+  LayerReader reader_;
   std::array<std::vector<std::uint8_t>, kTrainedSteps> later_;
   Sample sample_;
 };
