@@ -42,6 +42,13 @@ class Annealed final : public Table {
     for (const GroupView& group : view.groups) {
       if (group.sequence >= weight_stride_) widen(group.sequence + 1);
     }
+    if (counted_.empty()) return;  // no group at all
+    // Of very many pages the odds drift slowly as a whole: they are counted in one step of a few.
+    std::size_t pages = 0;
+    for (const GroupView& group : view.groups) pages += group.blocks.size();
+    const bool due = pages < kMany || (view.step + view.layer) % kCountEvery == 0;
+    if (counted_[view.layer] != 0 && !due) return;
+    counted_[view.layer] = 1;
     OddsHistogram* const here = groups_.data() + std::size_t{view.layer} * weight_stride_;
     for (std::uint32_t s = 0; s < weight_stride_; ++s) here[s].clear();
     for (const GroupView& group : view.groups) {
@@ -70,6 +77,7 @@ class Annealed final : public Table {
     shares_.swap(shares);
     weight_.swap(weight);
     weight_stride_ = sequences;
+    counted_.assign(layers_, 0);
   }
 
   void plan_step(const LayerView& view) override {
@@ -96,7 +104,9 @@ class Annealed final : public Table {
     }
   }
 
-  static constexpr double kMost = 3;  ///< octaves
+  static constexpr double kMost = 3;           ///< octaves
+  static constexpr std::size_t kMany = 16384;  ///< pages of a layer
+  static constexpr Step kCountEvery = 4;       ///< steps
 
   double box_;
   Seconds proposal_;
@@ -104,6 +114,7 @@ class Annealed final : public Table {
   double follow_;
   ShareAnnealer annealer_;
   SharesResult result_;
+  std::vector<std::uint8_t> counted_;  ///< by layer: its histograms are filled
   std::vector<OddsHistogram> groups_;  ///< by layer and sequence
   std::vector<Share> shares_;          ///< the same
 };

@@ -2,6 +2,7 @@
 #include "placement/policies/table.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace lehr::placement {
@@ -27,6 +28,8 @@ constexpr std::array kParameters{
                   0, 1},
     ParameterInfo{"guards", "1: promotions stop while predictions are wrong or HBM thrashes", 1, 0,
                   1},
+    ParameterInfo{"price", "1: a miss counts for what the tier that holds the page makes it cost",
+                  1, 0, 1},
     ParameterInfo{"sinks", "first pages of a context, which leave only if nothing else can", 1, 0,
                   65536},
 };
@@ -50,6 +53,7 @@ Table::Table(const Parameters& p)
       ahead_(static_cast<std::uint32_t>(p.at("ahead"))),
       fill_(p.at("fill") != 0),
       budget_(p.at("budget") != 0),
+      priced_(p.at("price") != 0),
       sinks_(static_cast<std::uint32_t>(p.at("sinks"))) {}
 
 void Table::begin(const PolicyContext& context) {
@@ -57,10 +61,13 @@ void Table::begin(const PolicyContext& context) {
   layers_ = std::max(1U, context.layers);
   expected_.assign(layers_, 0);
   candidates_.assign(layers_, {});
+  units_.assign(layers_, {});
+  keys_.reset(layers_);
   recent_.resize(kGaps);
   for (std::uint32_t n = 0; n < kGaps; ++n) recent_[n] = recent_odds(n);
   near_tail_.assign(1, tail_odds(0));
   burst_.assign(1, 0);
+  set_prices();
   const Platform* platform = context.platform;
   const LinkId up = platform != nullptr ? platform->link(platform->home, kHbm) : kNoLink;
   if (up == kNoLink) {  // nothing to weigh, and nothing to promote over
@@ -77,6 +84,7 @@ void Table::forget(std::span<const PageId> pages) {
   for (const PageId p : pages) {
     if (p >= last_read_.size()) last_read_.resize(2 * std::size_t{p} + 1, kNeverRead);
     last_read_[p] = kNeverRead;
+    keys_.reach(p);
   }
 }
 
@@ -90,7 +98,7 @@ void Table::add_pages(std::span<const PageId> pages, std::span<const Tick> /*fir
                       const PageColumns& columns) {
   forget(pages);
   for (const PageId p : pages) {  // the latest positions first, as HBM was filled
-    if (columns.in_hbm(p)) keys_.set(p, key_unknown(p, columns));
+    if (columns.in_hbm(p)) set_key(p, key_unknown(p, columns), columns);
   }
 }
 
@@ -101,18 +109,14 @@ void Table::remove_pages(std::span<const PageId> pages) {
   }
 }
 
-Table::Place Table::place_of(std::uint32_t sequence, Step step, std::uint32_t layer) const {
-  const double now = step + static_cast<double>(layer) / layers_;
-  return {order_ * now,
-          sequence < weight_stride_ ? weight_[std::size_t{layer} * weight_stride_ + sequence] : 1.0,
-          sequence < distance_.size() ? distance_[sequence] : 0};
-}
-
 void Table::decide(const LayerView& view, LayerPlan& plan) {
   const bool new_step = !started_ || view.step != step_;
   started_ = true;
   step_ = view.step;
-  if (new_step) weigh_misses(view);
+  if (new_step) {
+    weigh_misses(view);
+    follow_border();
+  }
   forget(view.filled);
   for (const PageId p : view.selected) {
     last_read_[p] = view.step;
@@ -121,7 +125,7 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   keys_.rewind();
   collect_arrivals(view);
   for (const PageId p : view.filled) {
-    if (view.pages.in_hbm(p)) keys_.set(p, key_unknown(p, view.pages));
+    if (view.pages.in_hbm(p)) set_key(p, key_unknown(p, view.pages), view.pages);
   }
   if (new_step) check_prediction(view);
   rekey(view);
@@ -139,7 +143,7 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   install_misses(view, free, plan);
   promote(view, free, plan);
   if (link_busy_) fill_burst(view, plan);
-  for (const Wanted& w : installed_) keys_.set(w.page, w.key);
+  for (const Wanted& w : installed_) set_key(w.page, w.key, view.pages);
   installed_.clear();
 }
 
@@ -202,49 +206,32 @@ void Table::roll_back(const LayerView& view, std::uint32_t& free, LayerPlan& pla
 
 void Table::give_up(PageId page, const LayerView& view, LayerPlan& plan) {
   keys_.erase(page);
+  dearest_ = std::max(dearest_, prices_[view.pages.residency[page] >> 1]);
   expected_[view.pages.layer[page]] += static_cast<double>(odds_of(page, view));
   plan.drop.push_back(page);
-}
-
-void Table::rekey(const LayerView& view) {
-  wanted_.clear();
-  double outside = 0;
-  for (const GroupView& group : view.groups) {
-    if (group.sequence >= distance_.size()) distance_.resize(group.sequence + 1, 0);
-    distance_[group.sequence] = static_cast<std::uint32_t>(group.blocks.size());
-    while (near_tail_.size() <= group.blocks.size())
-      near_tail_.push_back(tail_odds(near_tail_.size()));
-  }
-  for (const GroupView& group : view.groups) {
-    const Place place = place_of(group.sequence, view.step, view.layer);
-    for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
-      const PageId p = group.page(i);
-      if (keys_.contains(p)) {
-        keys_.set(p, key_of(p, view.step, place, view));
-        continue;
-      }
-      const float odds = odds_of(p, view);
-      outside += static_cast<double>(odds);
-      if (odds >= least_odds_) {
-        wanted_.push_back({key_of(p, view.step, place, view), p, odds});
-      }
-    }
-  }
-  expected_[view.layer] = outside;
-  if (least_odds_ >= 1) return;
-  for (Wanted& w : wanted_) w.key += lead_ - order_;
-  candidates_[view.layer].swap_in(wanted_);
 }
 
 bool Table::outside(const Wanted& w, const PageColumns& columns) const {
   return columns.residency[w.page] != 0 && !columns.in_hbm(w.page) && columns.guard[w.page] == 0;
 }
 
+/// The page that is wanted last and may leave.
+ColdKeys::Lowest Table::lowest(const LayerView& view) {
+  return keys_.lowest(view.pages.guard, [&](std::uint32_t layer, std::uint32_t sequence) {
+    list_more(layer, sequence, view);
+  });
+}
+
 /// Gives up the page that is wanted last, if that is later than `key`.
 bool Table::make_room(double key, const LayerView& view, LayerPlan& plan) {
-  const PageId v = keys_.lowest(view.pages.guard);
-  if (v == kNoPage || keys_.key(v) >= key) return false;
-  give_up(v, view, plan);
+  const ColdKeys::Lowest v = lowest(view);
+  if (v.page == kNoPage || v.key >= key) return false;
+  const double now = order_ * (view.step + static_cast<double>(view.layer) / layers_);
+  const double wait = std::clamp(-v.key - now, kSoonest, kUnread);
+  wait_now_ = std::min(wait_now_, wait);
+  waits_ += wait;
+  left_ += 1;
+  give_up(v.page, view, plan);
   return true;
 }
 
@@ -252,6 +239,11 @@ void Table::install_misses(const LayerView& view, std::uint32_t& free, LayerPlan
   wanted_.clear();
   for (const PageId p : view.missed) {
     wanted_.push_back({key_of(p, view.step, view.layer, view), p, odds_of(p, view)});
+  }
+  if (free == 0) {  // what is wanted even later than all that is here needs no order
+    const ColdKeys::Lowest last = lowest(view);
+    const double needed = last.page == kNoPage ? HUGE_VAL : last.key;
+    std::erase_if(wanted_, [=](const Wanted& w) { return w.key <= needed; });
   }
   std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
     return a.key != b.key ? a.key > b.key : a.page < b.page;
@@ -277,7 +269,7 @@ void Table::install_misses(const LayerView& view, std::uint32_t& free, LayerPlan
 void Table::collect_arrivals(const LayerView& view) {
   if (least_odds_ >= 1) return;
   for (const Wanted& w : urgent_pending_) {
-    if (view.pages.in_hbm(w.page) && !keys_.contains(w.page)) keys_.set(w.page, w.key);
+    if (view.pages.in_hbm(w.page) && !keys_.contains(w.page)) set_key(w.page, w.key, view.pages);
   }
   urgent_pending_.clear();
   std::size_t kept = 0;
@@ -286,7 +278,7 @@ void Table::collect_arrivals(const LayerView& view) {
     if (view.pages.in_hbm(p)) {
       const std::uint32_t layer = view.pages.layer[p];
       const Step seen = layer < view.layer || view.step == 0 ? view.step : view.step - 1;
-      if (!keys_.contains(p)) keys_.set(p, key_of(p, seen, layer, view));
+      if (!keys_.contains(p)) set_key(p, key_of(p, seen, layer, view), view.pages);
       ++arrived;
     } else if (view.pages.guard[p] != 0) {
       pending_[kept++] = p;

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "placement/anneal.hpp"
+#include "placement/cold_keys.hpp"
 #include "placement/guards.hpp"
-#include "placement/lowest_keys.hpp"
+#include "placement/key_scan.hpp"
 #include "placement/policies/likeliest.hpp"
 #include "placement/policy.hpp"
 
@@ -21,6 +22,10 @@ std::span<const ParameterInfo> table_parameters();
 /// leaves, and a page just read that is wanted last is not kept. Pages that are likely to be read
 /// are promoted over link time that the layers leave over, and along with bursts of misses where a
 /// few more pages cost next to nothing. Without odds it goes by recency and position alone.
+///
+/// Most pages are far from leaving and from coming: of a layer that runs, a scan finds those that
+/// are not, and they alone get keys. About 1 ns a page and step, and some 20 ns for each that is
+/// read.
 class Table : public Policy {
  public:
   explicit Table(const Parameters& p);
@@ -34,6 +39,8 @@ class Table : public Policy {
 
  protected:
   static constexpr double kStepsAhead = 8;  ///< for which a page's odds are taken to hold
+  static constexpr double kFloor = 1e-4;    ///< odds of a page of which nothing speaks
+  static constexpr float kRecency = 0.12F;
 
   struct Wanted {
     double key;
@@ -66,7 +73,9 @@ class Table : public Policy {
     const double recent = since < kGaps ? recent_[since] : recent_odds(since);
     const std::uint32_t to_tail = place.context > position ? place.context - position : 0;
     const double odds = static_cast<double>(odds_of(page, view)) * place.weight;
-    return -(place.time + 1 / (std::min(odds, 1.0) + recent + near_tail_[to_tail] + 1e-4));
+    const double price = prices_[view.pages.residency[page] >> 1];
+    const double wanted = std::min(odds, 1.0) + recent + near_tail_[to_tail];
+    return -(place.time + 1 / (wanted * price + kFloor));
   }
   double key_of(PageId page, Step step, std::uint32_t layer, const LayerView& view) const {
     return key_of(page, step, place_of(view.pages.sequence[page], step, layer), view);
@@ -86,7 +95,7 @@ class Table : public Policy {
 
   PolicyContext context_;
   std::uint32_t layers_ = 1;
-  LowestKeys keys_;                     ///< of all pages in HBM
+  ColdKeys keys_;                       ///< of all pages in HBM
   std::vector<Candidates> candidates_;  ///< by layer: likely pages outside
   std::vector<double> expected_;        ///< by layer: misses of its next run
   std::vector<MissCost> cost_;          ///< one, of any layer
@@ -106,12 +115,24 @@ class Table : public Policy {
   static double tail_odds(std::size_t pages) { return 0.01 / (4 + static_cast<double>(pages)); }
 
   static constexpr Step kNeverRead = Step{0} - (Step{1} << 30);
+  static constexpr double kLongest = 1e12;  ///< a wait: nothing has left yet
+  static constexpr double kSoonest = 0.3;
+  static constexpr double kUnread = 1 / kFloor;  ///< that of a page of which nothing speaks
+  static constexpr std::uint32_t kNoSequence = 0xFFFFFFFF;
+  static constexpr std::size_t kLeastMore = 64;
 
   void forget(std::span<const PageId> pages);
   void check_prediction(const LayerView& view);
   void roll_back(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
+  void set_prices();
   void weigh_misses(const LayerView& view);
   void rekey(const LayerView& view);
+  struct Border;
+  Border border(const LayerView& view, const Place& place) const;
+  void list_runs(const GroupView& group, const LayerView& view);
+  void rekey_run(PageId first, std::uint32_t count, const LayerView& view, const Place& place,
+                 std::uint32_t sequence, Border& border);
+  void list_more(std::uint32_t layer, std::uint32_t sequence, const LayerView& view);
   void install_misses(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
   void collect_arrivals(const LayerView& view);
   void promote(const LayerView& view, std::uint32_t free, LayerPlan& plan);
@@ -121,6 +142,8 @@ class Table : public Policy {
     expected_[layer] = std::max(0.0, expected_[layer] - static_cast<double>(odds));
   }
   void give_up(PageId page, const LayerView& view, LayerPlan& plan);
+  void follow_border();
+  ColdKeys::Lowest lowest(const LayerView& view);
   bool make_room(double key, const LayerView& view, LayerPlan& plan);
 
   bool guarded_;
@@ -131,7 +154,44 @@ class Table : public Policy {
   std::uint32_t ahead_;
   bool fill_;
   bool budget_;
+  bool priced_;
   std::uint32_t sinks_;
+
+  /// Pages side by side in a group.
+  struct PageRun {
+    PageId first;
+    std::uint32_t count;
+  };
+  /// One layer of one sequence, as it was when it ran last.
+  struct Unit {
+    Step step = 0;
+    Tick tick = kNever;
+    Place place{0, 1, 0};
+    std::vector<PageRun> runs;
+  };
+  Unit& unit(std::uint32_t layer, std::uint32_t sequence);
+  void set_key(PageId page, double key, const PageColumns& columns) {
+    keys_.set(page, columns.layer[page], columns.sequence[page], key);
+  }
+
+  std::vector<std::vector<Unit>> units_;  ///< by layer and sequence
+  std::vector<PageRun> runs_;             ///< of a group's blocks, from 0
+  const PageId* runs_of_ = nullptr;       ///< the blocks that they are of
+  // Steps until they are wanted, as their keys have it, of the pages that leave.
+  double wait_ = kLongest;       ///< of the soonest wanted, lately
+  double wait_now_ = kLongest;   ///< the same with this step
+  double mean_wait_ = kLongest;  ///< in the last step that let any leave
+  double waits_ = 0;             ///< sum of this step
+  double left_ = 0;              ///< pages that left in it
+  double listed_ = 0;            ///< pages that were listed as such that may
+  double reach_ = 0.8;           ///< share of that wait from which on pages are listed
+  std::uint32_t asked_ = 0;      ///< times that more had to be listed in this step
+  std::vector<std::pair<double, PageId>> more_;  ///< pages to be listed
+
+  /// By the tiers below HBM that hold a page: what reading it there costs against the home tier.
+  std::array<double, std::size_t{1} << (kMaxTiers - 1)> prices_{};
+  double cheapest_ = 1;  ///< price of any tier
+  double dearest_ = 1;   ///< price of the pages that have left
 
   std::vector<Step> last_read_;  ///< by page
   Step step_ = 0;

@@ -111,12 +111,69 @@ TinyReplay random_replay(std::uint64_t seed) {
 
 namespace {
 
+/// HBM at 1000 bytes/s, then tiers whose pages cross at 400, 100 and 40 bytes/s; the second is
+/// home.
+std::unique_ptr<Platform> unequal_platform(std::uint32_t tiers_below) {
+  auto p = round_platform(1000, 100);
+  p->tiers = {{"hbm", kGiB, true}, {"peer", kGiB, true}, {"host", kGiB, true}};
+  p->links = {{"p2h", 1, 0, BandwidthCurve(400), 0},
+              {"h2p", 0, 1, BandwidthCurve(400), 0},
+              {"h2d", 2, 0, BandwidthCurve(100), 0},
+              {"d2h", 0, 2, BandwidthCurve(100), 0}};
+  if (tiers_below > 2) {
+    p->tiers.push_back({"far", kGiB, true});
+    p->links.push_back({"f2d", 3, 0, BandwidthCurve(40), 0});
+    p->links.push_back({"d2f", 0, 3, BandwidthCurve(40), 0});
+  }
+  p->home = 2;
+  return p;
+}
+
+}  // namespace
+
+TinyReplay unequal_replay(std::uint64_t seed, std::uint32_t tiers_below) {
+  Rng rng(seed);
+  TinyReplay out{unequal_platform(tiers_below), {}};
+  Instance& in = out.instance;
+  in.platform = out.platform.get();
+  in.page_bytes = 100;
+  in.layers = 1 + rng.below(2);
+  const std::uint32_t pages = 4 + rng.below(3);
+  in.capacity = 1 + rng.below(3) + in.layers;  // a tail a layer
+  for (PageId p = 0; p < pages; ++p) {
+    in.add_page(0, p + in.layers < in.capacity);
+    out.link.push_back(static_cast<LinkId>(2 * rng.below(tiers_below)));
+    out.odds.push_back(static_cast<float>(between(rng, 0.1, 0.95)));
+  }
+  for (Tick t = 0; t < 10 * in.layers; ++t) {
+    in.open_tick(20, 0, in.layers);
+    for (PageId p = 0; p < pages; ++p) {
+      const bool here = p % in.layers == t % in.layers;
+      if (here && rng.uniform() < static_cast<double>(out.odds[p])) in.add_visit(p);
+    }
+  }
+  return out;
+}
+
+namespace {
+
 using Set = std::uint32_t;  // of pages
+
+/// What a tick moves, each page over its own link.
+placement::LayerLoad load_of(const Instance& in, std::span<const LinkId> link, Tick t,
+                             std::uint32_t hbm, Set crossing) {
+  if (link.empty()) return in.load(t, hbm, static_cast<std::uint32_t>(std::popcount(crossing)));
+  placement::LayerLoad out = in.load(t, hbm, 0);
+  for (PageId p = 0; p < in.pages(); ++p) {
+    if ((crossing >> p & 1) != 0) out.link[link[p]].add(in.page_bytes);
+  }
+  return out;
+}
 
 class Solver {
  public:
-  Solver(const Instance& instance, const ExactOptions& options)
-      : in_(instance), options_(options), all_(Set{1} << instance.pages()) {}
+  Solver(const Instance& instance, std::span<const LinkId> link, const ExactOptions& options)
+      : in_(instance), link_(link), options_(options), all_(Set{1} << instance.pages()) {}
 
   Seconds solve() {
     constexpr Seconds kNot = std::numeric_limits<Seconds>::infinity();
@@ -159,10 +216,10 @@ class Solver {
         const auto slots = static_cast<std::uint32_t>(std::popcount(stay | arrive)) + in_.pinned[t];
         if (slots <= in_.capacity) {
           const auto hbm = static_cast<std::uint32_t>(std::popcount(hits) + std::popcount(arrive));
-          const auto crossings = static_cast<std::uint32_t>(std::popcount(missed | arrive));
           Seconds time = before;
           if (t >= options_.from) {
-            time += placement::layer_time(*in_.platform, in_.load(t, hbm, crossings)).total();
+            const auto load = load_of(in_, link_, t, hbm, missed | arrive);
+            time += placement::layer_time(*in_.platform, load).total();
           }
           after[stay | arrive] = std::min(after[stay | arrive], time);
         }
@@ -173,6 +230,7 @@ class Solver {
   }
 
   const Instance& in_;
+  std::span<const LinkId> link_;
   const ExactOptions options_;
   const Set all_;
 };
@@ -180,7 +238,11 @@ class Solver {
 }  // namespace
 
 Seconds exact_optimum(const Instance& instance, const ExactOptions& options) {
-  return Solver(instance, options).solve();
+  return Solver(instance, {}, options).solve();
+}
+
+Seconds exact_optimum(const TinyReplay& replay) {
+  return Solver(replay.instance, replay.link, {}).solve();
 }
 
 namespace {
@@ -204,7 +266,10 @@ Tick next_visit(const Instance& in, PageId page, Tick from) {
 
 class Play {
  public:
-  Play(const Instance& instance, placement::Policy& policy) : in_(instance), policy_(policy) {
+  Play(const Instance& instance, std::span<const LinkId> link, std::span<const float> odds,
+       placement::Policy& policy)
+      : in_(instance), link_(link), odds_(odds.begin(), odds.end()), policy_(policy) {
+    if (!odds_.empty()) odds_.push_back(0);              // of the tail
     const std::size_t n = in_.pages() + std::size_t{1};  // the last is the tail of the only group
     table_.residency.assign(n, 0);
     table_.guard.assign(n, 1);  // not there yet
@@ -240,7 +305,9 @@ class Play {
     std::vector<Tick> uses;
     for (PageId p = 0; p < in_.pages(); ++p) {
       if (in_.birth[p] != t) continue;
-      table_.residency[p] = static_cast<Residency>(in_.born_in_hbm[p] != 0 ? 3 : 2);
+      const TierId below = link_.empty() ? in_.platform->home : in_.platform->links[link_[p]].from;
+      table_.residency[p] = tier_bit(below);
+      if (in_.born_in_hbm[p] != 0) set(p, true);
       table_.guard[p] = 0;
       pages.push_back(p);
       uses.push_back(next_visit(in_, p, t));
@@ -286,6 +353,7 @@ class Play {
     view.free_slots = taken < in_.capacity ? in_.capacity - taken : 0;
     view.must_free = taken > in_.capacity ? taken - in_.capacity : 0;
     view.pages = table_.columns();
+    view.odds = odds_;
     LayerPlan plan;
     policy_.decide(view, plan);
     if (const Status ok = placement::check_plan(view, plan); !ok) {
@@ -305,7 +373,10 @@ class Play {
     const auto installs = static_cast<std::uint32_t>(plan.install.size());
     const auto promotions = static_cast<std::uint32_t>(plan.promote.size());
     const auto misses = static_cast<std::uint32_t>(view.missed.size());
-    const auto load = in_.load(t, hits + installs + promotions, misses + promotions);
+    Set crossing = 0;
+    for (const PageId p : view.missed) crossing |= Set{1} << p;
+    for (const Promotion& m : plan.promote) crossing |= Set{1} << m.page;
+    const auto load = load_of(in_, link_, t, hits + installs + promotions, crossing);
     out_.total += placement::layer_time(*in_.platform, load).total();
     out_.misses += misses;
     out_.promotions += promotions;
@@ -313,6 +384,8 @@ class Play {
   }
 
   const Instance& in_;
+  std::span<const LinkId> link_;
+  std::vector<float> odds_;
   placement::Policy& policy_;
   Table table_;
   PlayedReplay out_;
@@ -321,7 +394,11 @@ class Play {
 }  // namespace
 
 PlayedReplay play(const Instance& instance, placement::Policy& policy) {
-  return Play(instance, policy).run();
+  return Play(instance, {}, {}, policy).run();
+}
+
+PlayedReplay play(const TinyReplay& replay, placement::Policy& policy) {
+  return Play(replay.instance, replay.link, replay.odds, policy).run();
 }
 
 }  // namespace lehr::test
