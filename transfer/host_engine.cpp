@@ -15,7 +15,8 @@ void note(EngineParts& parts, std::string notice) {
 }
 
 /// The movers between memory and files: the first that works, and pread where it was measured too.
-Status add_file_movers(const HostEngineConfig& config, FileMoverConfig files, EngineParts& parts) {
+Status add_file_movers(const HostEngineConfig& config, const FileMoverConfig& files,
+                       EngineParts& parts) {
   const bool pread_measured =
       std::any_of(config.measured.begin(), config.measured.end(),
                   [](const MeasuredWay& way) { return way.curve.mover == "file_pread"; });

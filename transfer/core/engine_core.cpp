@@ -385,7 +385,7 @@ void Core::stop_waiting(std::uint32_t index) {
 void Core::pump(Lock& lock) {
   bool moved = true;
   // Other threads may pump while this one reads contents: each has room of its own, used again.
-  std::vector<Completion> arrived = std::exchange(spare_arrived, {});
+  std::vector<Completion> arrived = std::exchange(spare_arrived_, {});
   while (moved) {
     arrived.clear();
     collect_completions(arrived);
@@ -396,7 +396,7 @@ void Core::pump(Lock& lock) {
     moved |= advance_waiting();
     moved |= start_all(lock);
   }
-  spare_arrived = std::move(arrived);
+  spare_arrived_ = std::move(arrived);
 }
 
 void Core::collect_completions(std::vector<Completion>& arrived) {
@@ -500,7 +500,7 @@ std::size_t Core::choose(const Link& link, std::span<const Job> batch) const {
 
 bool Core::start_queued(LinkId link, Lock& lock) {
   bool any = false;
-  Starting room = std::exchange(spare_starting, {});
+  Starting room = std::exchange(spare_starting_, {});
   auto& [items, batch] = room;
   for (;;) {
     pick(link, items, any);
@@ -533,7 +533,7 @@ bool Core::start_queued(LinkId link, Lock& lock) {
     any |= taken != 0;
     if (taken < items.size()) break;
   }
-  spare_starting = std::move(room);
+  spare_starting_ = std::move(room);
   return any;
 }
 

@@ -109,8 +109,8 @@ class TransferEngine::Core {
     std::vector<Scheduler::Item> items;
     std::vector<Job> batch;
   };
-  std::vector<Completion> spare_arrived;  ///< room of the last pump, for the next
-  Starting spare_starting;
+  std::vector<Completion> spare_arrived_;  ///< room of the last pump, for the next
+  Starting spare_starting_;
 
   Active* find(JobId id);
   JobId id_of(std::uint32_t index) const;
