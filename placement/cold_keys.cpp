@@ -15,6 +15,7 @@ constexpr double kLost = -1e9;  ///< key of a page that nobody had listed: below
 void ColdKeys::reset(std::uint32_t layers) {
   *this = {};
   lists_.resize(layers);
+  fronts_.assign(layers, kAll);
   tidy_at_ = kSlack;
 }
 
@@ -95,7 +96,7 @@ void ColdKeys::end_layer() {
   for (const Entry& e : old_) {  // of sequences that do not run
     if (live(e)) push(e);
   }
-  leader_ = kNone;
+  fronts_[renewing_] = entries.empty() ? kAll : entries.front().key;
   note_bounds(renewing_);
 }
 
@@ -137,34 +138,31 @@ void ColdKeys::rewind() {
   swept_ = false;
 }
 
-const ColdKeys::Entry* ColdKeys::head(std::uint32_t layer) {
+void ColdKeys::pop_list(std::uint32_t layer) {
   std::vector<Entry>& entries = lists_[layer].entries;
-  while (!entries.empty() && !live(entries.front())) pop(entries);
-  return entries.empty() ? nullptr : &entries.front();
+  pop(entries);
+  fronts_[layer] = entries.empty() ? kAll : entries.front().key;
 }
 
-/// Lists only shrink from their start between two runs: whoever was ahead stays so until it has
-/// passed the one that followed.
 const ColdKeys::Entry* ColdKeys::first_of_lists() {
-  if (leader_ != kNone) {
-    const Entry* const e = head(leader_);
-    if (e != nullptr && !later(*e, runner_up_)) return e;
-  }
-  const Entry* best = nullptr;
-  leader_ = kNone;
-  runner_up_ = {kAll, 0, kNoPage, 0, 0};
-  for (std::uint32_t l = 0; l < lists_.size(); ++l) {
-    const Entry* const e = head(l);
-    if (e == nullptr) continue;
-    if (best == nullptr || later(*best, *e)) {
-      if (best != nullptr) runner_up_ = *best;
-      best = e;
-      leader_ = l;
-    } else if (later(runner_up_, *e)) {
-      runner_up_ = *e;
+  for (;;) {
+    std::uint32_t best = 0;
+    for (std::uint32_t l = 1; l < fronts_.size(); ++l) {
+      if (fronts_[l] > fronts_[best]) continue;
+      const bool tie = fronts_[l] == fronts_[best] && fronts_[l] != kAll;
+      if (fronts_[l] < fronts_[best] ||
+          (tie && lists_[l].entries.front().page < lists_[best].entries.front().page)) {
+        best = l;
+      }
     }
+    if (fronts_.empty() || lists_[best].entries.empty()) return nullptr;
+    const Entry& e = lists_[best].entries.front();
+    if (live(e)) {
+      leader_ = best;
+      return &e;
+    }
+    pop_list(best);
   }
-  return best;
 }
 
 const ColdKeys::Entry* ColdKeys::first() {
@@ -176,9 +174,13 @@ const ColdKeys::Entry* ColdKeys::first() {
 
 /// What first() found is held: it is looked at again after rewind().
 void ColdKeys::pass_over() {
-  std::vector<Entry>& from = in_heap_ ? heap_ : lists_[leader_].entries;
-  held_.push_back(from.front());
-  pop(from);
+  if (in_heap_) {
+    held_.push_back(heap_.front());
+    pop(heap_);
+  } else {
+    held_.push_back(lists_[leader_].entries.front());
+    pop_list(leader_);
+  }
 }
 
 /// All units are listed to the end and nothing is left: a page that no run has named since it came

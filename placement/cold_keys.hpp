@@ -94,7 +94,6 @@ class ColdKeys {
     double bound = kAll;         ///< the least of them
     std::uint32_t sequence = 0;
   };
-  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
 
   bool live(const Entry& e) const {
     return stamp_[e.page] == e.serial && e.serial >= lists_[e.layer].units[e.sequence].since;
@@ -105,7 +104,7 @@ class ColdKeys {
   static void pop(std::vector<Entry>& heap);
   void tidy_up();
   void note_bounds(std::uint32_t layer);
-  const Entry* head(std::uint32_t layer);
+  void pop_list(std::uint32_t layer);
   const Entry* first();
   const Entry* first_of_lists();
   void pass_over();
@@ -124,9 +123,9 @@ class ColdKeys {
   double least_bound_ = kAll;
   std::uint32_t least_layer_ = 0;
   std::uint32_t least_sequence_ = 0;
-  std::uint32_t leader_ = kNone;  ///< layer whose list starts lowest
-  Entry runner_up_{};             ///< no other list starts below this one
-  bool in_heap_ = false;          ///< where first() found it
+  std::vector<double> fronts_;  ///< by layer: key in front of its list; kAll if that is empty
+  std::uint32_t leader_ = 0;    ///< layer where first() found it
+  bool in_heap_ = false;        ///< or here
   PageId hand_ = 0;
   bool swept_ = false;  ///< any() has found none since the last rewind()
 };

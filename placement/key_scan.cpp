@@ -8,29 +8,35 @@
 
 namespace lehr::placement {
 
+// One plain loop for each thing: so they become vector code.
 LEHR_VECTOR_CLONES
 ScanFound scan_pages(const ScanColumns& columns, const ScanRule& rule) {
   constexpr std::uint32_t kLanes = 16;
   const ScanRule r = rule;
-  const float* const odds = columns.odds;
-  const std::uint8_t* const inside = columns.inside;
-  const Step* const last_read = columns.last_read;
+  std::array<float, kScanPages> odds;
+  std::array<float, kScanPages> wanted;
+  std::array<std::int32_t, kScanPages> inside;
+  std::array<std::uint8_t, kScanPages> found;
+  for (std::uint32_t i = 0; i < kScanPages; ++i) {
+    const float some = columns.odds[i] > 0 ? columns.odds[i] : 0;
+    odds[i] = some < 1 ? some : 1;
+  }
+  for (std::uint32_t i = 0; i < kScanPages; ++i) {
+    const auto gap = static_cast<float>(static_cast<std::int32_t>(r.now - columns.last_read[i]));
+    const float weighted = odds[i] * r.weight;
+    wanted[i] = (weighted < 1 ? weighted : 1) + r.recency / (2 + gap);
+  }
+  for (std::uint32_t i = 0; i < kScanPages; ++i) inside[i] = columns.inside[i];
+  for (std::uint32_t i = 0; i < kScanPages; ++i) {
+    const std::int32_t low = wanted[i] <= r.inside_most ? 1 : 0;
+    const std::int32_t high = wanted[i] >= r.outside_least ? 1 : 0;
+    const std::int32_t likely = odds[i] >= r.least_odds ? 1 : 0;
+    found[i] = static_cast<std::uint8_t>((inside[i] & low) | ((inside[i] ^ 1) & high & likely));
+  }
   std::array<float, kLanes> sum{};
-  std::array<std::uint8_t, kScanPages> found{};
   for (std::uint32_t i = 0; i < kScanPages; i += kLanes) {
     for (std::uint32_t j = 0; j < kLanes; ++j) {
-      const float raw = odds[i + j];
-      const float some = raw > 0 ? raw : 0;
-      const float p = some < 1 ? some : 1;
-      const float weighted = p * r.weight;
-      const auto gap = static_cast<float>(static_cast<std::int32_t>(r.now - last_read[i + j]));
-      const float u = (weighted < 1 ? weighted : 1) + r.recency / (2 + gap);
-      const std::int32_t in = inside[i + j] != 0 ? -1 : 0;
-      const std::int32_t low = u <= r.inside_most ? -1 : 0;
-      const std::int32_t high = u >= r.outside_least ? -1 : 0;
-      const std::int32_t likely = p >= r.least_odds ? -1 : 0;
-      sum[j] += in != 0 ? 0.0F : p;
-      found[i + j] = static_cast<std::uint8_t>(((in & low) | (~in & high & likely)) & 1);
+      sum[j] += odds[i + j] * static_cast<float>(inside[i + j] ^ 1);
     }
   }
   ScanFound out;
