@@ -48,7 +48,7 @@ TEST_CASE("an empty configuration is the defaults") {
   const auto c = parse_config("", "c.toml");
   REQUIRE(c);
   CHECK(c->top_machine == "sim");
-  CHECK(c->policy_name == "table");
+  CHECK(c->policy_name == "sa");
   CHECK_FALSE(c->capacity_hbm.set());
   CHECK(c->geometry().layers == 0);
 }
