@@ -65,6 +65,21 @@ std::unique_ptr<Platform> random_platform(Rng& rng) {
   return p;
 }
 
+/// `born_at`: ticks in which a page becomes full, and is written back.
+void draw_ticks(Rng& rng, const std::vector<std::uint32_t>& layer_of,
+                const std::vector<std::uint8_t>& born_at, Instance& in) {
+  const bool by_layer = rng.below(4) != 0;  // else any page in any tick
+  const double eagerness = between(rng, 0.3, 1);
+  for (Tick t = 0; t < born_at.size(); ++t) {
+    in.open_tick(rng.below(300), rng.below(4) == 0 ? between(rng, 0, 1.5) : 0, in.layers);
+    for (PageId p = 0; p < in.pages(); ++p) {
+      const bool here = in.birth[p] <= t && (!by_layer || layer_of[p] == t % in.layers);
+      if (here && rng.uniform() < eagerness) in.add_visit(p);
+    }
+    if (born_at[t] != 0) in.add_transfer(1, in.page_bytes, 1);
+  }
+}
+
 }  // namespace
 
 TinyReplay random_replay(std::uint64_t seed) {
@@ -96,16 +111,7 @@ TinyReplay random_replay(std::uint64_t seed) {
     const bool arises = born > 0 && (p == 0 || in.birth[p - 1] != born);
     in.add_page(born, born == 0 ? fits : arises);
   }
-  const bool by_layer = rng.below(4) != 0;  // else any page in any tick
-  const double eagerness = between(rng, 0.3, 1);
-  for (Tick t = 0; t < ticks; ++t) {
-    in.open_tick(rng.below(300), rng.below(4) == 0 ? between(rng, 0, 1.5) : 0, in.layers);
-    for (PageId p = 0; p < pages; ++p) {
-      const bool here = in.birth[p] <= t && (!by_layer || layer_of[p] == t % in.layers);
-      if (here && rng.uniform() < eagerness) in.add_visit(p);
-    }
-    if (born_at[t] != 0) in.add_transfer(1, in.page_bytes, 1);
-  }
+  draw_ticks(rng, layer_of, born_at, in);
   return out;
 }
 
