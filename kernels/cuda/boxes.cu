@@ -63,12 +63,11 @@ __global__ void coarse_kernel(StepShape shape, CoarseParams p) {
   }
 }
 
-/// One group's tokens, in order, so that a page's box starts with its first token, by `kLanes`
-/// threads. Returns the page that they completed, or kNone.
+/// One group's tokens, in order, so that a page's box starts with its first token: a thread looks
+/// after channels of its own. Returns the page that they completed, or kNone.
 constexpr std::uint32_t kNone = ~0U;
-template <std::uint32_t kLanes>
 __device__ std::uint32_t append_group(const StepShape& shape, const AppendParams& p,
-                                      std::uint32_t group, std::uint32_t lane) {
+                                      std::uint32_t group) {
   const std::uint32_t sequence = group / shape.kv_heads;
   const std::uint32_t length = p.lengths[sequence];
   std::uint32_t completed = kNone;
@@ -79,7 +78,7 @@ __device__ std::uint32_t append_group(const StepShape& shape, const AppendParams
     const std::size_t at = std::size_t{group} * shape.max_pages + page;
     const PageEntry entry = p.table[at];
     if (entry == kAbsentPage || entry_formats(entry) != PageFormat(shape.dtype)) {
-      if (lane == 0 && p.absent != nullptr) atomicAdd(p.absent, 1U);
+      if (threadIdx.x == 0 && p.absent != nullptr) atomicAdd(p.absent, 1U);
       continue;
     }
     if (token + 1 == shape.page_tokens) completed = page;
@@ -89,7 +88,7 @@ __device__ std::uint32_t append_group(const StepShape& shape, const AppendParams
     auto* k_row = reinterpret_cast<std::uint16_t*>(entry_address(entry)) +
                   std::size_t{token} * shape.head_dim;
     auto* v_row = k_row + std::size_t{shape.page_tokens} * shape.head_dim;
-    for (std::uint32_t c = lane; c < shape.head_dim; c += kLanes) {
+    for (std::uint32_t c = threadIdx.x; c < shape.head_dim; c += cuda::kPageThreads) {
       const std::uint16_t k = static_cast<const std::uint16_t*>(p.k)[from + c];
       k_row[c] = k;
       v_row[c] = static_cast<const std::uint16_t*>(p.v)[from + c];
@@ -110,17 +109,13 @@ __device__ std::uint32_t append_group(const StepShape& shape, const AppendParams
   return completed;
 }
 
-/// A warp a group.
-__global__ void append_kernel(StepShape shape, AppendParams p) {
-  const std::uint32_t group = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-  if (group < shape.groups()) append_group<32>(shape, p, group, threadIdx.x % 32);
-}
-
-/// A CTA a group, which also converts the page that is complete then.
+/// A CTA a group, for the rows are short and their latency is all there is; where asked, it also
+/// converts the page that is complete then.
 __global__ void __launch_bounds__(cuda::kPageThreads)
-    append_convert_kernel(StepShape shape, AppendParams p) {
+    append_kernel(StepShape shape, AppendParams p) {
   const std::uint32_t group = blockIdx.x;
-  const std::uint32_t page = append_group<cuda::kPageThreads>(shape, p, group, threadIdx.x);
+  const std::uint32_t page = append_group(shape, p, group);
+  if (p.completed == nullptr) return;
   auto* out = reinterpret_cast<unsigned char*>(p.completed[group]);
   if (page == kNone || out == nullptr) return;  // the whole CTA
   __syncthreads();
@@ -180,11 +175,8 @@ Status append_cuda(const StepShape& shape, const AppendParams& params, void* str
   const auto s = static_cast<cudaStream_t>(stream);
   LEHR_TRY(cuda::check_stream(s, device));
   const auto groups = static_cast<std::uint32_t>(shape.groups());
-  if (params.completed != nullptr) {
-    return cuda::launch(append_convert_kernel, dim3(groups), dim3(cuda::kPageThreads), 0, s, false,
-                        shape, params);
-  }
-  return cuda::launch(append_kernel, dim3((groups + 3) / 4), dim3(128), 0, s, false, shape, params);
+  return cuda::launch(append_kernel, dim3(groups), dim3(cuda::kPageThreads), 0, s, false, shape,
+                      params);
 }
 
 }  // namespace lehr::kernels

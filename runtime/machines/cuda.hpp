@@ -17,6 +17,9 @@ struct CudaMachineOptions {
   std::vector<std::uint32_t> tier_pages;  ///< as the runtime has them; none below the home tier
   KvGeometry geometry;                    ///< as the kernels see it; fp16
   Bytes weights_bytes = 0;                ///< HBM read a step beside KV, by a stand-in
+  std::uint32_t sequences = 0;            ///< that tables are made for; a larger batch has the step
+                                          ///< captured again
+  std::uint32_t pages = 0;                ///< likewise, of a sequence
   std::int32_t device = 0;
   std::int32_t donor = 1;        ///< whose HBM a home tier named "peer" is
   bool tiering = true;           ///< false: no movers; every page must stay in HBM

@@ -15,6 +15,8 @@ class Builder {
   Builder(const Workload& workload, const ReplayOptions& options)
       : workload_(workload),
         options_(options.runtime),
+        steps_(options.max_steps != 0 ? std::min(options.max_steps, workload.steps())
+                                      : workload.steps()),
         geometry_(workload.sequences.front().selection->trace().geometry()),
         groups_(geometry_.groups()),
         pages_(workload.sequences.size()),
@@ -31,7 +33,7 @@ class Builder {
   }
 
   Instance build() {
-    for (std::uint32_t t = 0; t < workload_.steps(); ++t) {
+    for (std::uint32_t t = 0; t < steps_; ++t) {
       arrive(t);
       for (std::uint32_t l = 0; l < geometry_.layers; ++l) layer(t, l);
       leave(t);
@@ -157,6 +159,7 @@ class Builder {
 
   const Workload& workload_;
   const RuntimeOptions& options_;
+  std::uint32_t steps_;
   KvGeometry geometry_;
   std::uint32_t groups_;
   LinkId up_to_home_ = 0;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "kernels/append.hpp"
 #include "kernels/boxes.hpp"
 #include "kernels/feedback.hpp"
 #include "kernels/quantize.hpp"
@@ -567,6 +568,88 @@ void steps() {
   step_of(1, 4096, 0.3F);
 }
 
+/// What programs that leave something out of attend are compared by (LEHR_ATTEND_BARE).
+void cost() {
+  for (const auto& [sequences, context] : {std::pair{32U, 8192U}, {8U, 32768U}}) {
+    Layer l(sequences, context, 16);
+    const auto pages = static_cast<double>(l.entries.size());
+    for (const char* turn : {"", "again"})
+      add(l, "cost dense", turn, time_attend(l, {}, true, nullptr), pages);
+    add(l, "cost dense", "without (m, d)", time_attend(l, {}, false, nullptr), pages);
+    for (const auto& [share, name] : {std::pair{0.3, "cost 30 %"}, {0.1, "cost 10 %"}}) {
+      Choices c(l, share);
+      for (const char* turn : {"", "again"})
+        add(l, name, turn, time_attend(l, {}, true, &c),
+            static_cast<double>(l.shape.groups()) * c.count);
+    }
+  }
+}
+
+/// New tokens of 64 sequences into pages, alone, with the conversion of pages that they complete in
+/// the same launch (none, one sequence in 16, all), and with a launch of its own for that.
+void append() {
+  Layer l(64, 4096, 16);
+  DeviceArray<std::uint16_t> k(l.shape.groups() * kDim), v(k.size());
+  DeviceArray<std::uint16_t> boxes(l.entries.size() * 2 * kDim, 0);
+  fill_random(k.get(), k.size() * 2, 41, nullptr);
+  fill_random(v.get(), v.size() * 2, 42, nullptr);
+  const PageFormat to = DType::kE4m3;
+  const std::uint32_t pitch = slot_bytes(to, 16, kDim);
+  DeviceArray<unsigned char> slots(l.shape.groups() * pitch);
+  std::vector<std::uint64_t> address(l.shape.groups());
+  for (std::size_t g = 0; g < address.size(); ++g)
+    address[g] = reinterpret_cast<std::uint64_t>(slots.get()) + g * pitch;
+  DeviceArray<std::uint64_t> completed(address);
+  for (const std::uint32_t every : {0U, 16U, 1U}) {
+    std::vector<std::uint32_t> lengths(64, 4090);
+    std::vector<PageEntry> pages;
+    std::vector<std::uint64_t> places;
+    for (std::uint32_t b = 0; b < 64; ++b) {
+      if (every == 0 || b % every != 0) continue;
+      lengths[b] = 4096;
+      for (std::size_t g = std::size_t{b} * kKvHeads; g < std::size_t{b + 1} * kKvHeads; ++g) {
+        pages.push_back(l.entries[g * l.pages + l.pages - 1]);
+        places.push_back(address[g]);
+      }
+    }
+    l.lengths.put(lengths);
+    AppendParams p;
+    p.k = k.get();
+    p.v = v.get();
+    p.table = l.table.get();
+    p.lengths = l.lengths.get();
+    p.boxes = boxes.get();
+    const std::string who = every == 0 ? "none" : every == 1 ? "all" : "one in 16";
+    const auto part = [&](const std::string& variant, const std::function<void(cudaStream_t)>& f) {
+      const Spread t = time_graph(
+          [&](cudaStream_t stream) {
+            for (int i = 0; i < 8; ++i) f(stream);
+          },
+          8);
+      report->add({"append", "64x4K", variant + ", " + who + " completed", t.median, t.low, t.high,
+                   static_cast<double>(k.size()) * 4, ceilings.hbm});
+    };
+    part("alone", [&](cudaStream_t s) { must(append_cuda(l.shape, p, s), "append"); });
+    AppendParams with = p;
+    with.completed = completed.get();
+    with.to = to;
+    part("converts to e4m3",
+         [&](cudaStream_t s) { must(append_cuda(l.shape, with, s), "append"); });
+    if (pages.empty()) continue;
+    DeviceArray<PageEntry> sources(pages);
+    DeviceArray<std::uint64_t> destinations(places);
+    QuantizeParams q;
+    q.sources = sources.get();
+    q.destinations = destinations.get();
+    q.count = static_cast<std::uint32_t>(pages.size());
+    q.to = to;
+    part("then a conversion", [&](cudaStream_t s) {
+      must(append_cuda(l.shape, p, s), "append");
+      must(quantize_cuda(l.shape, q, s), "quantize");
+    });
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -579,8 +662,10 @@ int main(int argc, char** argv) {
   report = &r;
   ceilings = measure_ceilings(r);
   const std::pair<const char*, void (*)()> groups[] = {
-      {"dense", dense},     {"selected", selected},   {"mixed", mixed_residency}, {"e4m3", e4m3},
-      {"formats", formats}, {"selection", selection}, {"window", l2_window},      {"steps", steps}};
+      {"dense", dense},      {"selected", selected}, {"mixed", mixed_residency},
+      {"e4m3", e4m3},        {"formats", formats},   {"selection", selection},
+      {"window", l2_window}, {"steps", steps},       {"append", append},
+      {"cost", cost}};
   for (const auto& [name, run] : groups) {
     bool wanted = argc == 2;
     for (int i = 2; i < argc; ++i)

@@ -138,7 +138,7 @@ std::string trust_line(const DecodeOutcome& o) {
 std::string calibration_line(const DecodeOutcome& o) {
   const runtime::Calibration& c = o.calibration;
   return fmt::format(
-      "calibrated: control_us_per_layer = {:.2f}, hbm gbps x {:.2f}, {} gbps x "
+      "calibrated: kernels_us_per_layer = {:.2f}, hbm gbps x {:.2f}, {} gbps x "
       "{:.2f}; steps then off by {} (median), {} (p95)",
       c.control_per_layer * 1e6, c.hbm_scale,
       c.platform.links[c.platform.link(c.platform.home, kHbm)].name, c.link_scale,
@@ -150,7 +150,10 @@ std::string calibration_line(const DecodeOutcome& o) {
 Status write_calibrated(const std::string& path, const std::string& name,
                         const DecodeOutcome& outcome) {
   LEHR_ASSIGN(config::Profile profile, config::read_profile(name));
+  const Seconds launches = profile.platform.control_per_layer;
   profile.platform = outcome.calibration.platform;
+  profile.platform.control_per_layer = launches;
+  profile.gpu.kernels_per_layer = outcome.calibration.control_per_layer;
   profile.platform.name += "-calibrated";
   const std::string text = config::write_profile(profile);
   LEHR_ASSIGN(auto file, formats::AtomicFile::create(path));

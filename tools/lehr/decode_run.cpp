@@ -2,6 +2,7 @@
 #include "tools/lehr/decode_run.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "tools/lehr/report.hpp"
 
@@ -95,6 +96,12 @@ void compare(DecodeOutcome& out, const runtime::ReplayOptions& options) {
 
 }  // namespace
 
+Seconds mean(const std::vector<Seconds>& values) {
+  return values.empty() ? 0
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
+}
+
 std::vector<Seconds> predicted_by(const DecodeOutcome& outcome,
                                   const placement::Platform& platform) {
   std::vector<Seconds> steps(outcome.measured.size(), 0.0);
@@ -113,6 +120,9 @@ Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions op
         "--page-bytes");
   }
   fit_to_pages(options, prepared.total_pages);
+  // It is this project's own kernels that run.
+  if (prepared.kernels_per_layer > 0)
+    options.runtime.platform.control_per_layer = prepared.kernels_per_layer;
   DecodeOutcome out;
   out.log = std::make_shared<DecodeLog>();
   runtime::CudaMachineOptions machine;
@@ -120,6 +130,8 @@ Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions op
   machine.tier_pages = options.runtime.tier_pages;
   machine.geometry = prepared.geometry;
   machine.weights_bytes = options.runtime.weights_bytes;
+  machine.sequences = prepared.workload.peak_sequences();
+  for (const auto& trace : prepared.traces) machine.pages = std::max(machine.pages, trace->pages());
   machine.device = how.gpu;
   machine.donor = how.donor;
   machine.check_reads = how.check_reads;

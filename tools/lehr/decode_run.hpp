@@ -47,6 +47,8 @@ struct DecodeOutcome {
 Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions options,
                              const DecodeOptions& how, const runtime::Progress& progress = {});
 
+Seconds mean(const std::vector<Seconds>& values);
+
 /// Steps as another platform (a calibrated one) predicts them, from the same loads.
 std::vector<Seconds> predicted_by(const DecodeOutcome& outcome,
                                   const placement::Platform& platform);

@@ -62,15 +62,15 @@ runtime::Calibration DecodeSet::calibrate(const Prepared& prepared,
   return runtime::calibrate(prepared.base.runtime.platform, layers);
 }
 
-std::string DecodeSet::table(const std::string& reference,
-                             const placement::Platform& calibrated) const {
+std::string DecodeSet::table(const std::string& reference, const placement::Platform& calibrated,
+                             Seconds bound) const {
   Table t({"policy", "HBM", "measured p50", "p99", "predicted", "step error p50, p95", "calibrated",
-           "its error", "hits", "over link", "x " + reference, "outputs"});
+           "its error", "hits", "over link", "x bound", "x " + reference, "outputs"});
   const DecodeRow* base = find(reference);
   for (const DecodeRow& row : rows) {
     const std::string hbm = row.hbm.empty() ? "all" : row.hbm;
     if (!row.outcome) {
-      t.add({row.name, hbm, row.refused, "", "", "", "", "", "", "", "", ""});
+      t.add({row.name, hbm, row.refused, "", "", "", "", "", "", "", "", "", ""});
       continue;
     }
     const DecodeOutcome& o = *row.outcome;
@@ -90,6 +90,7 @@ std::string DecodeSet::table(const std::string& reference,
            fmt::format("{:.1f} %, {:.1f} %", 100 * left.median, 100 * left.p95),
            fmt::format("{:.2f} %", 100 * static_cast<double>(o.result.all.hits) / reads),
            fmt::format("{:.2f} %", 100 * over_link / reads),
+           bound > 0 && !row.hbm.empty() ? fmt::format("{:.2f}", mean(o.measured) / bound) : "-",
            base == nullptr ? "-" : fmt::format("{:.3f}", o.p50() / base->outcome->p50()), same});
   }
   return t.text();

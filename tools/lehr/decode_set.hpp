@@ -39,7 +39,9 @@ struct DecodeSet {
   runtime::Calibration calibrate(const Prepared& prepared,
                                  const std::vector<std::string>& names) const;
   /// A table for people: measured and predicted step, errors, hits, exposed time, equal outputs.
-  std::string table(const std::string& reference, const placement::Platform& calibrated) const;
+  /// `bound`: seconds a step that no policy can go below at the rows' capacity; 0: not known.
+  std::string table(const std::string& reference, const placement::Platform& calibrated,
+                    Seconds bound) const;
   nlohmann::ordered_json json(const Prepared& prepared) const;
 };
 

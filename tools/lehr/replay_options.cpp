@@ -107,10 +107,10 @@ Status impose_shape(const ReplayArguments& arguments, Prepared& prepared, KvGeom
 }
 
 /// The platform and what the tiers below HBM hold.
-Status set_platform(const ReplayArguments& arguments, placement::Platform given,
-                    Prepared& prepared) {
+Status set_platform(const ReplayArguments& arguments, config::Profile given, Prepared& prepared) {
   runtime::RuntimeOptions& options = prepared.base.runtime;
-  options.platform = std::move(given);
+  prepared.kernels_per_layer = given.gpu.kernels_per_layer;
+  options.platform = std::move(given.platform);
   const placement::Platform& platform = options.platform;
   options.tier_pages.assign(platform.tiers.size(), 0);
   for (std::size_t t = 1; t < platform.tiers.size(); ++t) {
@@ -240,7 +240,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.prefetch_window = arguments.window;
   options.importance = runtime::importance_of(arguments.importance, arguments.importance_learns);
   prepared->base.warmup_steps = arguments.warmup;
-  LEHR_TRY(set_platform(arguments, std::move(profile->platform), *prepared));
+  LEHR_TRY(set_platform(arguments, *std::move(profile), *prepared));
   const TierId home = options.platform.home;
   if (options.tier_pages[home] < prepared->total_pages) {
     prepared->notices.push_back(fmt::format(
@@ -255,7 +255,7 @@ Result<std::unique_ptr<Prepared>> on_profile(const Prepared& prepared,
   auto profile = config::read_profile(arguments.profile);
   if (!profile) return of_a_file(std::move(profile).error());
   auto other = std::make_unique<Prepared>(prepared);
-  LEHR_TRY(set_platform(arguments, std::move(profile->platform), *other));
+  LEHR_TRY(set_platform(arguments, *std::move(profile), *other));
   return other;
 }
 

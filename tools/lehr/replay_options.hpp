@@ -51,6 +51,7 @@ struct Prepared {
   KvGeometry geometry;  ///< with an imposed shape: what kernels see
   Bytes page_bytes = 0;
   std::uint64_t total_pages = 0;
+  Seconds kernels_per_layer = 0;  ///< of the profile (config::GpuFacts); 0: it does not say
 
   /// `hbm` as given on the command line ("25%", "24GB", "2000 pages").
   Result<runtime::ReplayOptions> at(const std::string& hbm) const;

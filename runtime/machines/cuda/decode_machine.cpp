@@ -26,6 +26,7 @@ namespace {
 /// Room for this much growth of a context before the step has to be captured again.
 constexpr std::uint32_t kSparePages = 64;
 constexpr std::uint32_t kNoGroup = ~0U;
+constexpr std::size_t kPrefetch = 16;  ///< operations ahead
 constexpr std::uint32_t kRepeats = 32;
 /// Groups whose outputs are compared, and how far they may be off: products of fp16 probabilities.
 constexpr std::uint32_t kLooked = 64;
@@ -121,12 +122,13 @@ Status DecodeMachine::fit(std::span<const GroupWork> groups) {
   for (const GroupWork& g : groups) longest = std::max(longest, g.blocks.size());
   const auto batch = static_cast<std::uint32_t>(groups.size() / shape_.kv_heads);
   if (batch <= shape_.sequences && longest <= shape_.max_pages) return {};
+  longest = std::max<std::size_t>(longest, options_.pages);
   const std::size_t wanted = (longest + kSparePages + 63) / 64 * 64;
   if (wanted > kernels::kMaxPages) {
     return unsupported(fmt::format("cuda machine: a context of {} pages, at most {} are offered",
                                    longest, kernels::kMaxPages - kSparePages));
   }
-  shape_.sequences = std::max(batch, shape_.sequences);
+  shape_.sequences = std::max({batch, shape_.sequences, options_.sequences});
   shape_.max_pages = std::max(static_cast<std::uint32_t>(wanted), shape_.max_pages);
   LEHR_TRY(kernels::check_shape(shape_));
   LEHR_TRY(device_->prepare(shape_));
@@ -238,11 +240,19 @@ Status DecodeMachine::list_fill(const PageOp& op) {
 }
 
 Status DecodeMachine::note_read(const PageOp& op) {
-  LEHR_TRY(expect(op.from, op.from_slot, op.page, op.version));
+  if (!holds(op.from, op.from_slot, op.page, op.version))
+    return expect(op.from, op.from_slot, op.page, op.version);
   if (op.page >= reads_.size()) reads_.resize(op.page + std::size_t{1});
   Read& read = reads_[op.page];
-  read = {tick_, entry(op.from, op.from_slot), 0};
-  if (device_->over_link(op.from)) ++record_.over_link;
+  read.tick = tick_;
+  if (read.slot != op.from_slot || read.tier != op.from) {
+    read.slot = op.from_slot;
+    read.tier = op.from;
+    read.over_link = device_->over_link(op.from);
+    read.entry = entry(op.from, op.from_slot);
+  }
+  read.install = 0;
+  if (read.over_link) ++record_.over_link;
   if (op.kind != PageOp::Kind::kFetch) return {};
   if (op.to != kHbm || !ledger_.has(op.to, op.to_slot))
     return internal_error("cuda machine: a page is kept elsewhere than in HBM");
@@ -266,6 +276,12 @@ Status DecodeMachine::list_copy(const PageOp& op) {
   }
   put(op.to, op.to_slot, ledger_.at(op.from, op.from_slot));
   return {};
+}
+
+/// A layer reads thousands of pages that lie anywhere: what is known of them comes in time.
+void DecodeMachine::prefetch(const PageOp& op) const {
+  if (ledger_.has(op.from, op.from_slot)) __builtin_prefetch(&ledger_.tier(op.from)[op.from_slot]);
+  if (op.page < reads_.size()) __builtin_prefetch(&reads_[op.page], 1);
 }
 
 Status DecodeMachine::list_op(const PageOp& op) {
@@ -314,8 +330,11 @@ Status DecodeMachine::list_groups(std::span<const GroupWork> groups) {
     }
     const GroupWork& g = groups[by_group_[i]];
     const auto tail = static_cast<std::uint32_t>(g.blocks.size() - 1);
-    for (const std::uint32_t index : g.pages) {
+    const PageEntry* const known = mirror_[layer_].data() + i * shape_.max_pages;
+    for (std::size_t p = 0; p < g.pages.size(); ++p) {
+      const std::uint32_t index = g.pages[p];
       if (index >= tail) break;
+      if (p + kPrefetch < g.pages.size()) __builtin_prefetch(known + g.pages[p + kPrefetch], 1);
       LEHR_TRY(list_page(i, index, g.blocks[index] + g.offset));
     }
     LEHR_TRY(list_page(i, tail, g.blocks[tail] + g.offset));
@@ -364,7 +383,10 @@ Status DecodeMachine::run(const LayerWork& work) {
   entries_.clear();
   installs_.clear();
   moves_.clear();
-  for (const PageOp& op : work.ops) LEHR_TRY(list_op(op));
+  for (std::size_t i = 0; i < work.ops.size(); ++i) {
+    if (i + kPrefetch < work.ops.size()) prefetch(work.ops[i + kPrefetch]);
+    LEHR_TRY(list_op(work.ops[i]));
+  }
   LEHR_TRY(list_groups(work.groups));
   clear_old_installs();
   if (!options_.tiering && (!moves_.empty() || record_.over_link > 0)) {

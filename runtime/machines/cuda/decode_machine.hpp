@@ -36,9 +36,13 @@ class DecodeMachine final : public Machine {
     std::uint32_t sequence = 0;
     PageId first = kNoPage;
   };
-  /// What a layer does with a page that it reads.
+  /// What a layer does with a page that it reads. The entry is that of a place, and stays while the
+  /// page does.
   struct Read {
     Tick tick = kNever;
+    SlotId slot = kNoSlot;
+    TierId tier = 0;
+    bool over_link = false;
     kernels::PageEntry entry = kernels::kAbsentPage;
     std::uint64_t install = 0;
   };
@@ -49,6 +53,7 @@ class DecodeMachine final : public Machine {
   Status start_fresh_rows(const LayerWork& work);
   kernels::PageEntry known_entry(PageId page) const;
 
+  void prefetch(const PageOp& op) const;
   Status list_op(const PageOp& op);
   Status list_fill(const PageOp& op);
   Status list_copy(const PageOp& op);
@@ -59,6 +64,9 @@ class DecodeMachine final : public Machine {
   void write_layer(std::uint32_t layer);
 
   Status expect(TierId tier, SlotId slot, PageId page, std::uint32_t version) const;
+  bool holds(TierId tier, SlotId slot, PageId page, std::uint32_t version) const {
+    return ledger_.has(tier, slot) && ledger_.tier(tier)[slot].is(page, version);
+  }
   void put(TierId tier, SlotId slot, SlotContents contents);
   std::uint64_t address(TierId tier, SlotId slot) const {
     return device_->slot_address(tier, slot);

@@ -213,6 +213,7 @@ TEST_CASE("every shipped profile loads by name, is valid and survives a round tr
     CHECK(again->source == profile->source);
     CHECK(again->gpu.sms == profile->gpu.sms);
     CHECK(again->gpu.hbm_peak == Approx(profile->gpu.hbm_peak));
+    CHECK(again->gpu.kernels_per_layer == Approx(profile->gpu.kernels_per_layer));
     CHECK(config::write_profile(*again) == written);
   }
 }
@@ -229,6 +230,7 @@ TEST_CASE("the shipped figures are those that were measured or published") {
   REQUIRE(gh200);
   CHECK(gh200->tiers[kHbm].capacity == 96'000'000'000ULL);
   CHECK(config::read_profile("gh200")->gpu.hbm_peak == 4000e9);
+  CHECK(config::read_profile("h200-pcie5")->gpu.kernels_per_layer == Approx(60e-6));
   // No transfer of pages is promised more than the whole link does.
   for (const auto& info : config::shipped_profiles()) {
     const auto p = config::load_profile(info.name);
