@@ -60,6 +60,11 @@ def caches(model: Any, a: argparse.Namespace, batch: int) -> dict[str, Callable[
             "LehrCache, topk:30%, HBM 25%": lambda: lehr.hf.LehrCache(model, hbm="25%", select="topk:30%", **pool)}
 
 
+def chosen(words: list[str], names: list[str]) -> set[str]:
+    """Those that a word names as a whole, or that have it in their name."""
+    return {name for word in words for name in names if name == word or (word not in names and word in name)}
+
+
 def wait(device: str) -> float:
     if device != "cpu":
         torch.cuda.synchronize()
@@ -116,7 +121,7 @@ def bench(a: argparse.Namespace) -> dict[str, Any]:
         for repetition in range(a.repeat):
             order = list(caches(model, a, batch).items())
             for name, make in order if repetition % 2 == 0 else reversed(order):
-                if a.only and not any(word in name for word in a.only):
+                if a.only and name not in chosen(a.only, [known for known, _ in order]):
                     continue
                 try:
                     runs.setdefault(name, []).append(measure(model, make, a, batch))
@@ -153,7 +158,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--page-tokens", type=int, default=16)
     parser.add_argument("--policy", default="lru")
-    parser.add_argument("--only", action="append", help="caches whose name has this word (repeat for more)")
+    parser.add_argument("--only", action="append", help="the cache of this name, or those whose name has this word (repeat for more)")
     parser.add_argument("--limit-gb", type=float, help="torch may take this much of the GPU: to see what does not fit")
     parser.add_argument("--json")
     a = parser.parse_args()
