@@ -100,6 +100,7 @@ void Watch::hold_against(const Run& run, std::span<const float> odds) {
   }
   compared_ += run.length;
   scaler_.learn(1, x.data(), run.read, run.length);
+  if (all_sound(raw, run.length)) groups_.add(x.data(), raw, run.read, run.length);
 }
 
 void Watch::end_step(Step step) {
@@ -116,26 +117,36 @@ void Watch::end_step(Step step) {
     }
     error_ = std::abs(smooth_foretold_ - smooth_seen_) / std::max(smooth_seen_, 1.0);
     scaler_.end_step();
+    groups_.end_step();
     for (std::uint32_t g = 0; g < kGaps; ++g) {
       yardstick_[g] = (gaps_[g].read + 0.1) / (gaps_[g].seen + 1);
       gaps_[g].seen *= 0.98;
       gaps_[g].read *= 0.98;
     }
   }
-  if (steps_compared_ >= kLeastSteps) {
-    const double raw_error = std::abs(smooth_raw_ - smooth_seen_) / std::max(smooth_seen_, 1.0);
-    if (!rescaling_ && !(raw_error <= options_.error_limit)) {
-      ++recalibrations_;
-      rescaling_ = true;
-      paused_until_ = step + options_.pause_steps;
-    } else if (raw_error <= 0.5 * options_.error_limit) {
-      rescaling_ = false;
-    }
-    const bool better = smooth_squares_ <= options_.worse * smooth_yardstick_;
-    trusted_ = better && !unsound_;
-  }
+  if (steps_compared_ >= kLeastSteps) conclude(step);
   unsound_ = false;
   foretold_ = raw_foretold_ = seen_ = covered_ = compared_ = squares_ = yardstick_squares_ = 0;
+}
+
+/// From what was compared of late: are the odds to be rescaled, are they to be told at all?
+void Watch::conclude(Step step) {
+  constexpr double kMended = 0.75;  // of what a group may promise, below which it is right again
+  const double raw_error = std::abs(smooth_raw_ - smooth_seen_) / std::max(smooth_seen_, 1.0);
+  const bool misled = groups_.misled(options_.misled);
+  if (!rescaling_ && (!(raw_error <= options_.error_limit) || misled)) {
+    ++recalibrations_;
+    rescaling_ = true;
+    grouped_ = misled;
+    paused_until_ = step + options_.pause_steps;
+  } else if (raw_error <= 0.5 * options_.error_limit &&
+             !groups_.misled(kMended * options_.misled)) {
+    rescaling_ = grouped_ = false;
+  } else {
+    grouped_ = grouped_ || (rescaling_ && misled);
+  }
+  const bool better = smooth_squares_ <= options_.worse * smooth_yardstick_;
+  trusted_ = better && !unsound_;
 }
 
 bool Watch::sound(std::span<const float> odds) const {
@@ -153,7 +164,12 @@ void Watch::rescale(const Predictor& predictor, std::uint32_t horizon) {
                         odds.begin() + static_cast<std::ptrdiff_t>(scaled_[k].size()), odds.end());
     for (const Run& run : runs_) {
       for (std::uint32_t i = 0; i < run.length; ++i) x[i] = logit(odds[run.first + i]);
-      scaler_.apply(1, x.data(), run.length, &scaled_[k][run.first]);
+      float* scaled = &scaled_[k][run.first];
+      if (grouped_) {
+        groups_.apply(x.data(), run.length, scaled);
+      } else {
+        scaler_.apply(1, x.data(), run.length, scaled);
+      }
     }
   }
 }
@@ -165,21 +181,22 @@ Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uin
       static_cast<float>(std::clamp(smooth_covered_ / std::max(smooth_seen_, 1.0), 0.0, 1.0));
   out.paused = !trusted_ || (rescaling_ && view.step < paused_until_) ||
                (steps_compared_ >= kLeastSteps && !(error_ <= options_.error_limit));
-  for (std::uint32_t k = 0; k < horizon; ++k) {
-    if (sound(predictor.odds(k + 1))) continue;
+  bool all = true;
+  for (std::uint32_t k = 0; k < horizon; ++k) all = all && sound(predictor.odds(k + 1));
+  if (!all) {
     unsound_ = true;
     trusted_ = false;
+  }
+  if (!rescaling_) {
+    for (auto& s : scaled_) s.clear();
+  } else if (all) {  // told or not: what is told next is held against what comes
+    rescale(predictor, horizon);
   }
   if (!trusted_) {
     out.paused = true;
     return out;
   }
   out.horizon = horizon;
-  if (rescaling_) {
-    rescale(predictor, horizon);
-  } else {
-    for (auto& s : scaled_) s.clear();
-  }
   for (std::uint32_t k = 0; k < horizon; ++k)
     out.odds[k] = rescaling_ ? std::span<const float>(scaled_[k]) : predictor.odds(k + 1);
   return out;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "predictors/history.hpp"
+#include "predictors/odds_groups.hpp"
 #include "predictors/odds_scaler.hpp"
 #include "predictors/predictor.hpp"
 
@@ -14,14 +15,15 @@ namespace lehr::predictors {
 struct WatchOptions {
   double error_limit = 0.15;      ///< of the reads foretold against the reads seen
   std::uint32_t pause_steps = 8;  ///< at least, that `paused` lasts
+  double misled = 2;              ///< times what came, that pages of like odds may promise
   double worse = 1.02;  ///< squared error against the yardstick's, above which nobody listens
 };
 
 /// Stands between a predictor and whoever acts on it: compares what was foretold with what came,
 /// on a quarter of the runs. Three things follow.
-/// - Reads foretold and reads seen differ by more than the limit, of late: the odds are rescaled by
-///   a temperature and a threshold learnt meanwhile, and `paused` says so until what is told is
-///   right again.
+/// - Reads foretold and reads seen differ by more than the limit, of late, or pages of like odds
+///   promise more than twice what comes: the odds are rescaled by a temperature and a threshold
+///   learnt meanwhile, or each group by itself; `paused` says so until what is told is right again.
 /// - The odds are worse than a yardstick (how often pages of the same gap were read): no odds are
 ///   told at all, until they are better again.
 /// - Anything that is no number in [0, 1] counts as worse than any yardstick.
@@ -53,6 +55,7 @@ class Watch {
   };
 
   void end_step(Step step);
+  void conclude(Step step);
   void hold_against(const Run& run, std::span<const float> odds);
   bool sound(std::span<const float> odds) const;
   void rescale(const Predictor& predictor, std::uint32_t horizon);
@@ -61,6 +64,7 @@ class Watch {
   LayerReader reader_{false};
   std::span<const Run> runs_;  ///< of the layer that was compared last
   OddsScaler scaler_;
+  OddsGroups groups_;
   Step step_ = 0;
   std::vector<std::uint64_t> bits_;  ///< by page: reads of the last 64 steps
   std::vector<std::uint8_t> known_;  ///< by page: 1 once odds were told of it
@@ -77,6 +81,7 @@ class Watch {
   bool trusted_ = true;
   bool unsound_ = false;
   bool rescaling_ = false;
+  bool grouped_ = false;  ///< by groups of like odds
   Step paused_until_ = 0;
   std::uint32_t recalibrations_ = 0;
   std::array<std::vector<float>, kMaxHorizon> scaled_;

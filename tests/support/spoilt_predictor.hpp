@@ -53,8 +53,8 @@ class SpoiltPredictor final : public predictors::Predictor {
 };
 
 inline const std::vector<std::string>& poisons() {
-  static const std::vector<std::string> all{"inverted", "constant",  "always",
-                                            "nan",      "too large", "noise"};
+  static const std::vector<std::string> all{"inverted",  "constant", "always",  "nan",
+                                            "too large", "noise",    "whispers"};
   return all;
 }
 
@@ -64,6 +64,9 @@ inline Spoil poison(const std::string& form) {
   if (form == "always") return [](float, PageId) { return 1.0F; };
   if (form == "nan") return [](float, PageId) { return std::numeric_limits<float>::quiet_NaN(); };
   if (form == "too large") return [](float, PageId) { return 1e6F; };
+  if (form == "whispers") {  // right of most pages; some cold ones are told to be lukewarm
+    return [](float p, PageId page) { return p < 0.01F && Rng::mix(page) % 6 == 0 ? 0.08F : p; };
+  }
   return [](float, PageId page) { return static_cast<float>(Rng::mix(page) % 1000) / 1000; };
 }
 

@@ -13,17 +13,18 @@
 namespace lehr::runtime {
 namespace {
 
-/// A cut of a recorded trace on a shipped profile, with HBM for a tenth of the pages.
+/// A cut of a recorded trace on a shipped profile, with HBM for a share of the pages.
 class Recorded {
  public:
-  Recorded() : trace_(open()), selection_(trace_, *SelectionRule::parse("mass:0.95")) {
+  explicit Recorded(double hbm = 0.1)
+      : trace_(open()), selection_(trace_, *SelectionRule::parse("mass:0.95")) {
     workload_.sequences = {{&selection_, 0}};
     auto platform = config::load_profile("gh200");
     REQUIRE(platform);
     options_.runtime.platform = std::move(*platform);
     auto& pages = options_.runtime.tier_pages;
     pages.assign(options_.runtime.platform.tiers.size(), 1U << 20);
-    pages[kHbm] = static_cast<std::uint32_t>(workload_.total_pages() / 10);
+    pages[kHbm] = static_cast<std::uint32_t>(hbm * static_cast<double>(workload_.total_pages()));
     options_.max_steps = 64;
   }
 
@@ -60,7 +61,7 @@ class Recorded {
 
 TEST_CASE(
     "on a recorded trace poisoned and constant predictors cost a hundredth over lru at most") {
-  const Recorded recorded;
+  const Recorded recorded(GENERATE(0.1, 0.3));
   const StepReport lru = recorded.play("lru");
   for (const std::string& form : test::poisons()) {
     CAPTURE(form);
@@ -75,8 +76,13 @@ TEST_CASE(
   const Recorded recorded;
   const StepReport lru = recorded.play("lru");
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  const predictors::WatchOptions blind{.error_limit = kNever, .pause_steps = 0, .worse = kNever};
+  const predictors::WatchOptions blind{
+      .error_limit = kNever, .pause_steps = 0, .misled = kNever, .worse = kNever};
   CHECK(recorded.play_spoilt("inverted", blind).total > 1.01 * lru.total);
+  const Recorded roomy(0.3);
+  predictors::WatchOptions credulous;
+  credulous.misled = kNever;
+  CHECK(roomy.play_spoilt("whispers", credulous).total > 1.01 * roomy.play("lru").total);
   CHECK(recorded.play("table").total < 0.99 * lru.total);
 }
 
