@@ -8,6 +8,17 @@
 
 namespace lehr::placement {
 
+Status check_shares(std::span<const OddsHistogram> groups, std::uint32_t layers,
+                    const std::vector<Share>& shares) {
+  for (const Share& s : shares) {
+    if (s.group < groups.size() && s.layer < layers && s.least <= OddsHistogram::kBins) continue;
+    return invalid("shares: group " + std::to_string(s.group) + ", layer " +
+                   std::to_string(s.layer) + ", threshold " + std::to_string(s.least) +
+                   ": out of range");
+  }
+  return {};
+}
+
 void ShareAnnealer::load(std::span<const OddsHistogram> groups, const MissCost& cost,
                          const std::vector<Share>& shares) {
   std::fill(misses_.begin(), misses_.end(), 0.0);
@@ -103,13 +114,7 @@ Status ShareAnnealer::run(std::span<const OddsHistogram> groups, const MissCost&
                           std::uint32_t layers, std::uint64_t capacity, std::uint64_t proposals,
                           std::uint64_t seed, std::vector<Share>& shares, SharesResult& result) {
   result = {};
-  for (const Share& s : shares) {
-    if (s.group >= groups.size() || s.layer >= layers || s.least > OddsHistogram::kBins) {
-      return invalid("shares: group " + std::to_string(s.group) + ", layer " +
-                     std::to_string(s.layer) + ", threshold " + std::to_string(s.least) +
-                     ": out of range");
-    }
-  }
+  LEHR_TRY(check_shares(groups, layers, shares));
   misses_.assign(layers, 0);
   cost_.assign(layers, 0);
   if (shares.empty()) return {};

@@ -52,6 +52,10 @@ struct Share {
   std::uint32_t least = 0;  ///< up to kBins: none
 };
 
+/// Groups and layers exist, thresholds are in range.
+Status check_shares(std::span<const OddsHistogram> groups, std::uint32_t layers,
+                    const std::vector<Share>& shares);
+
 struct SharesResult {
   Seconds common = 0;  ///< expected time of the layers if one threshold held for all groups
   Seconds before = 0;  ///< of the shares given, or of the common threshold if that is less

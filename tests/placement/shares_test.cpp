@@ -8,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "placement/greedy_shares.hpp"
 #include "tests/support/policy_world.hpp"
 
 namespace lehr::placement {
@@ -110,6 +111,49 @@ TEST_CASE("Shares: two layers that cannot both be without misses") {
   CHECK(result.common == Approx(2 * cost.at(4)));
   CHECK(result.after == Approx(cost.at(4) + cost.at(0)));
   CHECK(result.accepted > 0);
+}
+
+TEST_CASE(
+    "Greedy shares: never over capacity, what they promise is their time, more room saves more") {
+  const MissCost cost(start_is_dear(), kPage, 0);
+  int better = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Case c = random_case(seed, static_cast<std::uint32_t>(1 + seed % 5),
+                         static_cast<std::uint32_t>(1 + seed % 3));
+    std::vector<Share> shares = c.shares;
+    const auto time = greedy_shares(c.groups, cost, c.layers, c.capacity, shares);
+    REQUIRE(time);
+    CHECK(c.held(shares) <= c.capacity);
+    CHECK(*time == Approx(c.time(shares, cost)).epsilon(1e-9));
+    CHECK(*time <= c.time(c.shares, cost) * (1 + 1e-12));  // nothing held
+    std::vector<Share> again = shares;                     // it starts anew, whatever it is given
+    CHECK(*greedy_shares(c.groups, cost, c.layers, c.capacity, again) == *time);
+    std::vector<Share> all = c.shares;
+    CHECK(*greedy_shares(c.groups, cost, c.layers, 1000000, all) ==
+          Approx(c.layers * cost.at(0)).margin(1e-12));
+    std::vector<Share> annealed = c.shares;
+    SharesResult result;
+    REQUIRE(ShareAnnealer().run(c.groups, cost, c.layers, c.capacity, 0, 1, annealed, result));
+    better += *time < result.common ? 1 : 0;
+  }
+  CHECK(better > 20);  // than one threshold for all
+}
+
+TEST_CASE("Greedy shares: a layer gets what makes it bare of misses, or nothing") {
+  const MissCost cost(start_is_dear(), kPage, 0);
+  Case c;
+  c.layers = 2;
+  for (std::uint32_t l = 0; l < 2; ++l) {
+    c.groups.emplace_back();
+    for (int i = 0; i < 8; ++i) c.groups.back().add(0.5F);
+    c.shares.push_back({l, l, OddsHistogram::kBins});
+  }
+  const auto time = greedy_shares(c.groups, cost, 2, 8, c.shares);
+  REQUIRE(time);
+  CHECK(*time == Approx(cost.at(4) + cost.at(0)));
+  c.shares[1].layer = 2;
+  CHECK_FALSE(greedy_shares(c.groups, cost, 2, 8, c.shares));
 }
 
 TEST_CASE("Shares: the same seed gives the same shares, without proposals the start stays") {

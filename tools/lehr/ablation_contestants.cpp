@@ -14,7 +14,7 @@ namespace {
 
 Role role_of(const placement::PolicyDescriptor& d) {
   const std::string_view name = d.name;
-  const bool ours = name == "table" || name == "sa" || name == "sa-adaptive";
+  const bool ours = name == "table" || name == "sa" || name == "sa-adaptive" || name == "knapsack";
   return d.traits.needs_future ? Role::kFullKnowledge : ours ? Role::kOurs : Role::kRival;
 }
 

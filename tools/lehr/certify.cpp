@@ -18,6 +18,7 @@ Result<Certified> certify(const runtime::Workload& workload, const runtime::Repl
   placement::OracleOptions oracle;
   oracle.warmup_steps = replay.warmup_steps;
   oracle.seed = options.seed;
+  oracle.seeds = options.seeds;
   if (options.brief) oracle.sweeps = 1;
   LEHR_ASSIGN(out.oracle, placement::oracle_plan(instance, oracle));
   out.bound_seconds = between - began;

@@ -18,8 +18,9 @@ struct Certified {
 };
 
 struct CertifyOptions {
-  std::uint64_t seed = 1;  ///< of the oracle
-  bool brief = false;      ///< for many pages: less time for each
+  std::uint64_t seed = 1;   ///< of the oracle
+  std::uint32_t seeds = 1;  ///< it is run with, from that on; the best counts
+  bool brief = false;       ///< for many pages: less time for each
 };
 
 Result<Certified> certify(const runtime::Workload& workload, const runtime::ReplayOptions& replay,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr compare: every policy on the same workload, capacity and profile, beside bound and oracle.
+#include <algorithm>
 #include <optional>
 
 #include <CLI/CLI.hpp>
@@ -31,6 +32,7 @@ struct Arguments {
   ReplayArguments replay;
   RequestArguments requests;
   std::vector<std::string> policies;
+  std::uint32_t oracle_seeds = 1;
   std::vector<const CLI::Option*> of_attention;  ///< options that say nothing of request traces
   std::vector<const CLI::Option*> of_requests;   ///< and the other way round
 };
@@ -158,7 +160,8 @@ ordered_json cell_json(const Cell& cell, const Policies& policies, Bytes page_by
                        {"seconds_without_warmup", bound.best.without_warmup}};
   const placement::OraclePlan& oracle = (*cell.certified)->oracle;
   out["oracle"] = {{"seconds", oracle.predicted.total},
-                   {"seconds_without_warmup", oracle.predicted.without_warmup}};
+                   {"seconds_without_warmup", oracle.predicted.without_warmup},
+                   {"seconds_by_seed", oracle.by_seed}};
   for (std::size_t i = 0; i < policies.size(); ++i) {
     const ReplayResult& r = **cell.results[i];
     ordered_json row = figures(r, cell.options, page_bytes);
@@ -195,6 +198,14 @@ bool compared_requests(const Arguments& arguments, const Policies& policies) {
   return false;
 }
 
+/// How far the oracles of several seeds lie apart.
+std::string spread(const placement::OraclePlan& oracle) {
+  if (oracle.by_seed.size() < 2) return "";
+  const auto [least, most] = std::minmax_element(oracle.by_seed.begin(), oracle.by_seed.end());
+  return fmt::format("oracle: best of {} seeds, the worst {:.2f}% above\n", oracle.by_seed.size(),
+                     100 * (*most / *least - 1));
+}
+
 std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepared,
                              const Policies& policies) {
   std::vector<Cell> cells;
@@ -211,7 +222,8 @@ std::vector<Cell> fill_cells(const Arguments& arguments, const Prepared& prepare
         const std::size_t job = i % jobs;
         if (job == 0) {
           cell.certified =
-              certify(prepared.workload, cell.options, {.seed = arguments.replay.seed + 1});
+              certify(prepared.workload, cell.options,
+                      {.seed = arguments.replay.seed + 1, .seeds = arguments.oracle_seeds});
         } else {
           cell.results[job - 1] = runtime::replay_through_api(
               prepared.workload, with_policy(cell, policies[job - 1], prepared.total_pages),
@@ -233,10 +245,10 @@ std::string cell_title(const Cell& cell, const Arguments& arguments, const Prepa
   const std::uint32_t steps = prepared.workload.steps();
   const std::uint32_t first = arguments.replay.warmup < steps ? arguments.replay.warmup : 0;
   return fmt::format(
-      "\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n", cell.hbm,
+      "\nHBM {} = {} of {} pages; bound {} {} a step; predicted, steps {} to {}\n{}", cell.hbm,
       cell.options.runtime.tier_pages[kHbm], prepared.total_pages, bound.name,
       human_seconds((first > 0 ? bound.without_warmup : bound.total) / (steps - first)), first,
-      steps - 1);
+      steps - 1, spread((*cell.certified)->oracle));
 }
 
 void run(const Arguments& arguments) {
@@ -269,6 +281,10 @@ void add_compare(CLI::App& app) {
   CLI::App& command =
       *app.add_subcommand("compare", "Replay a trace under every policy and compare");
   arguments->replay.add_to(command);
+  command
+      .add_option("--oracle-seeds", arguments->oracle_seeds,
+                  "Runs of the offline oracle with different seeds; the spread is shown")
+      ->check(CLI::Range(1U, 64U));
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (name != "traces" && name != "--json" && name != "--help")
