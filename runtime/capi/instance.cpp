@@ -167,6 +167,7 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
     host.page_bytes = page_bytes;
     host.nvme_directory = config.nvme_path;
     host.faults = faults;
+    host.movers = instance.movers;
     if (with_contents) {
       LEHR_ASSIGN(const contents::ContentsOptions kv, contents_options(config));
       LEHR_ASSIGN(auto contents, contents::HostContents::create(kv));
@@ -183,6 +184,21 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
   if (on_device != nullptr) on_device->attach(*instance.step);
   if (on_host != nullptr) on_host->attach(*instance.step, *keeper);
   return {};
+}
+
+/// The ways between host memory and files, by the store's own numbers of tiers.
+std::vector<transfer::MeasuredWay> ways_of_store(const Instance& instance) {
+  const auto number = [&](TierId tier) -> std::optional<TierId> {
+    const std::string& name = instance.platform.tiers[tier].name;
+    if (name == "host") return directory::kHostTier;
+    return name == "nvme" ? std::optional(directory::kNvmeTier) : std::nullopt;
+  };
+  std::vector<transfer::MeasuredWay> ways;
+  for (const transfer::MeasuredWay& way : instance.movers) {
+    const auto from = number(way.from), to = number(way.to);
+    if (from && to) ways.push_back({*from, *to, way.curve});
+  }
+  return ways;
 }
 
 Status open_placement_level(Instance& instance, const transfer::FaultPlan& faults) {
@@ -220,6 +236,7 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
     options.store->slots = catalog.slots;
     options.store->nvme_directory = config.nvme_path;
     options.store->faults = faults;
+    options.store->movers = ways_of_store(instance);
   }
   LEHR_ASSIGN(instance.placement, directory::Service::create(options));
   return {};
@@ -239,14 +256,20 @@ Result<transfer::FaultPlan> faults_of(const config::Config& config, MachineKind 
 Result<std::shared_ptr<Instance>> open_instance(const config::Config& config, std::uint32_t seed) {
   auto instance = std::make_shared<Instance>(seed);
   instance->config = config;
+  LEHR_ASSIGN(config::Profile profile, config::read_profile(config.top_profile));
+  instance->movers = config::measured_ways(profile);
   std::unique_ptr<contents::KvDevice> device;
   if (config.top_machine == "cuda") {
-    LEHR_ASSIGN(device, runtime::make_cuda_kv_device(static_cast<std::int32_t>(config.top_device)));
+    const TierId home = profile.platform.home;
+    const runtime::KvMovers movers{config::movers_between(profile, home, kHbm),
+                                   config::movers_between(profile, kHbm, home)};
+    const auto ordinal = static_cast<std::int32_t>(config.top_device);
+    LEHR_ASSIGN(device, runtime::make_cuda_kv_device(ordinal, movers));
     instance->machine = MachineKind::kCuda;
   } else {
     instance->machine = config.top_machine == "host" ? MachineKind::kHost : MachineKind::kSim;
   }
-  LEHR_ASSIGN(instance->platform, config::load_profile(config.top_profile));
+  instance->platform = std::move(profile.platform);
   LEHR_ASSIGN(const transfer::FaultPlan faults, faults_of(config, instance->machine));
   if (config.geometry().layers > 0) LEHR_TRY(open_step_level(*instance, faults, std::move(device)));
   if (config.placement_block_bytes > 0) LEHR_TRY(open_placement_level(*instance, faults));

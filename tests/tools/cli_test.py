@@ -204,6 +204,23 @@ class Figures(unittest.TestCase):
         self.assertTrue(any(f"verified {reads} page reads" in n for n in figures["host"]["notes"]),
                         figures["host"]["notes"])
 
+    def test_the_engine_goes_by_the_movers_of_the_profile(self):
+        text = lehr("profiles", "h200-pcie5").stdout
+        with tempfile.TemporaryDirectory() as folder:
+            for fast, slow in (("file_pread", "file_uring"), ("file_uring", "file_pread")):
+                profile = pathlib.Path(folder) / "p.toml"
+                movers = "".join(f'[[mover]]\nlink = "{link}"\nname = "{name}"\nlatency_us = 1\ngbps = {gbps}\n'
+                                 for link in ("nvme_read", "nvme_write") for name, gbps in ((fast, 9), (slow, 1)))
+                profile.write_text(text + movers)
+                done = lehr("replay", TRACE, "--machine", "host", "--policy", "lru", "--profile", str(profile),
+                            "--hbm", "5%", "--host", "50%", "--json", "-")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                notes = json.loads(done.stdout)["cells"][0]["notes"]
+                if fast == "file_uring" and any("files are read with pread" in n for n in notes):
+                    continue  # io_uring is refused here
+                self.assertTrue(any(f"moved by {fast}" in n for n in notes), notes)
+                self.assertFalse(any(f"moved by {slow}" in n for n in notes), notes)
+
     def test_a_request_trace_of_few_blocks_is_compared_by_default(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = pathlib.Path(folder) / "few.jsonl"
