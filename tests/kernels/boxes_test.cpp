@@ -25,14 +25,10 @@ float adversarial(Rng& rng, DType dtype) {
   return dtype == DType::kF16 && std::fabs(x) > 65504.0F ? gaussian(rng) : x;
 }
 
-}  // namespace
-
-TEST_CASE("no stored key of a page scores above its box, whatever the values") {
-  const auto dtype = GENERATE(DType::kF16, DType::kBf16);
-  const auto format = GENERATE(DType::kF16, DType::kE4m3, DType::kInt8);
-  const auto seed = GENERATE(range(1, 9));
-  Batch b(shape_of(2, 1, 64, 16, 4, dtype), {64}, static_cast<std::uint64_t>(seed));
-  Rng rng(static_cast<std::uint64_t>(seed) * 77);
+/// Four full pages and queries of the kinds that break a bound.
+Batch adversarial_batch(DType dtype, std::uint64_t seed) {
+  Batch b(shape_of(2, 1, 64, 16, 4, dtype), {64}, seed);
+  Rng rng(seed * 77);
   for (std::size_t page = 0; page < 4; ++page) {
     for (std::uint32_t t = 0; t < 16; ++t) {
       for (std::uint32_t c = 0; c < 64; ++c) {
@@ -43,20 +39,34 @@ TEST_CASE("no stored key of a page scores above its box, whatever the values") {
   for (auto& q : b.q) {
     if (rng.below(4) == 0) q = store_16(dtype, rng.below(2) == 0 ? 0.0F : 0x1p-14F);
   }
-  static std::vector<unsigned char> bytes(4 * 8192 + 128);
-  if (format != DType::kF16) {
-    for (std::size_t page = 0; page < 4; ++page) {
-      std::uint64_t to =
-          (reinterpret_cast<std::uintptr_t>(bytes.data()) + 127) / 128 * 128 + page * 8192;
-      QuantizeParams qp;
-      qp.sources = &b.table[page];
-      qp.destinations = &to;
-      qp.count = 1;
-      qp.to = format;
-      REQUIRE(quantize_reference(b.shape, qp));
-      b.table[page] = make_entry(to, false, format);
-    }
+  return b;
+}
+
+/// Its pages in another format; `memory` holds them.
+void convert_pages(Batch& b, DType format, std::vector<unsigned char>& memory) {
+  memory.resize(4 * 8192 + 128);
+  for (std::size_t page = 0; page < 4; ++page) {
+    std::uint64_t to =
+        (reinterpret_cast<std::uintptr_t>(memory.data()) + 127) / 128 * 128 + page * 8192;
+    QuantizeParams qp;
+    qp.sources = &b.table[page];
+    qp.destinations = &to;
+    qp.count = 1;
+    qp.to = format;
+    REQUIRE(quantize_reference(b.shape, qp));
+    b.table[page] = make_entry(to, false, format);
   }
+}
+
+}  // namespace
+
+TEST_CASE("no stored key of a page scores above its box, whatever the values") {
+  const auto dtype = GENERATE(DType::kF16, DType::kBf16);
+  const auto format = GENERATE(DType::kF16, DType::kE4m3, DType::kInt8);
+  const auto seed = GENERATE(range(1, 9));
+  Batch b = adversarial_batch(dtype, static_cast<std::uint64_t>(seed));
+  std::vector<unsigned char> bytes;
+  if (format != DType::kF16) convert_pages(b, format, bytes);
   std::vector<std::uint16_t> boxes(4 * 2 * 64);
   BoxesParams bp;
   bp.table = b.table.data();
