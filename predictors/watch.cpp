@@ -33,6 +33,19 @@ std::uint32_t gap_of(std::uint64_t bits) {
   return bits == 0 ? 64U : static_cast<std::uint32_t>(__builtin_ctzll(bits));
 }
 
+/// Lies hide best among pages that nobody reads: where a predictor tells some, no page that was not
+/// read for long may promise much more than others of its gap keep.
+template <std::size_t Gaps>
+void limit_cold(const std::uint64_t* bits, const std::array<double, Gaps>& yardstick,
+                std::uint32_t n, float* odds) {
+  constexpr std::uint32_t kCold = 16;
+  constexpr double kTimes = 2;
+  for (std::uint32_t i = 0; i < n; ++i) {
+    const std::uint32_t gap = gap_of(bits[i]);
+    if (gap >= kCold) odds[i] = std::min(odds[i], static_cast<float>(kTimes * yardstick[gap]));
+  }
+}
+
 LEHR_VECTOR_CLONES void shift_in(const std::uint8_t* read, std::uint32_t n, std::uint64_t* bits,
                                  std::uint8_t* known) {
   for (std::uint32_t i = 0; i < n; ++i) {
@@ -163,10 +176,12 @@ void Watch::rescale(const Predictor& predictor, std::uint32_t horizon) {
       scaled_[k].insert(scaled_[k].end(),
                         odds.begin() + static_cast<std::ptrdiff_t>(scaled_[k].size()), odds.end());
     for (const Run& run : runs_) {
+      if (run.first + run.length > bits_.size()) continue;  // nobody named them
       for (std::uint32_t i = 0; i < run.length; ++i) x[i] = logit(odds[run.first + i]);
       float* scaled = &scaled_[k][run.first];
       if (grouped_) {
         groups_.apply(x.data(), run.length, scaled);
+        limit_cold(&bits_[run.first], yardstick_, run.length, scaled);
       } else {
         scaler_.apply(1, x.data(), run.length, scaled);
       }
