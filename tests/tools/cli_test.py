@@ -186,7 +186,9 @@ class Figures(unittest.TestCase):
     def test_inspect_reports_as_the_other_commands_do(self):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "report.json"
-            self.assertIn("working set", lehr("inspect", REQUESTS, "--json", str(report)).stdout)
+            shown = lehr("inspect", REQUESTS, "--json", str(report)).stdout
+            self.assertIn("working set", shown)
+            self.assertIn("LRU with room for, of the blocks read", shown)  # not of all of them, as --hbm is
             written = json.loads(report.read_text())
         for arguments in ((REQUESTS, "--json"), (REQUESTS, "--json", "-"), ("--json", REQUESTS)):
             with self.subTest(arguments):

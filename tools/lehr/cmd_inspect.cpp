@@ -142,7 +142,7 @@ std::string reuse_text(const ReuseSummary& reuse, Bytes item_bytes, const char* 
   if (item_bytes != 0) table.add(bytes);
   out += table.text();
 
-  std::vector<std::string> capacities = {fmt::format("  LRU with room for, of the {}", items)};
+  std::vector<std::string> capacities = {fmt::format("  LRU with room for, of the {} read", items)};
   std::vector<std::string> hits = {"  hits"};
   for (const auto& [capacity, hit] : reuse.lru) {
     capacities.push_back(fmt::format("{:.0f} %", capacity * 100));
