@@ -325,6 +325,16 @@ TEST_CASE("case 12: the same bytes under another layout are a miss that says why
   CHECK(w.directory.prepare_store({*ns, 0, kNormalPriority, kAllTiers}, item, evicted)
             .error()
             .reason == Reason::kLayoutMismatch);
+  // Nor can the first namespace's block be loaded into a pool of the second layout.
+  PoolDesc fused_pool;
+  fused_pool.layout = other;
+  fused_pool.blocks = 2;
+  fused_pool.bytes = 8192;
+  item[0].pool = *w.directory.register_pool(fused_pool);
+  CHECK(w.directory.prepare_load({w.ns, 0, false, 0}, item).error().reason ==
+        Reason::kLayoutMismatch);
+  item[0].pool = w.pool(2);
+  CHECK(w.directory.prepare_load({w.ns, 0, false, 0}, item));
   // The control: a namespace that leaves the layout out is the same one, and hits.
   REQUIRE(w.directory.lookup(*w.directory.open_namespace(w.desc), keys_of({"a"}), {&out, 1}));
   CHECK(out.state == ItemState::kHit);

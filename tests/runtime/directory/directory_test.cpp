@@ -154,6 +154,112 @@ TEST_CASE("blocks of a pool in use by one job are refused to another") {
   CHECK(w.directory.prepare_load({w.ns, 0, false, 0}, load));
 }
 
+TEST_CASE("a claim bounds the blocks that are loaded under it, and stays while they are") {
+  Bookkeeping w(8, 0);
+  const PoolId pool = w.pool(6);
+  w.stored({"a", "b", "c"});
+  const auto claim = w.directory.open_claim(pool, 0, 2);
+  REQUIRE(claim);
+  const auto load = [&](const std::vector<std::string>& keys, std::uint32_t first) {
+    std::vector<ItemRequest> items = w.items(keys);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      items[i].pool = pool;
+      items[i].block = first + static_cast<std::uint32_t>(i);
+    }
+    return w.directory.prepare_load({w.ns, 0, false, *claim}, items);
+  };
+  CHECK(load({"a", "b", "c"}, 0).error().reason == Reason::kOverBudget);
+  const auto one = load({"a"}, 0);
+  REQUIRE(one);
+  CHECK(load({"b", "c"}, 1).error().reason == Reason::kOverBudget);  // one of the two is taken
+  CHECK(w.directory.close_claim(*claim).error().reason == Reason::kLeased);
+  REQUIRE(w.directory.complete(*one, std::vector<ItemOutcome>(1)));
+  CHECK(load({"b", "c"}, 1));
+}
+
+TEST_CASE("a claim that was rolled back holds its whole need when it is granted again") {
+  Bookkeeping w(8, 0);
+  const PoolId pool = w.pool(7);
+  w.stored({"a", "b", "c", "d"});
+  const auto large = w.directory.open_claim(pool, 4, 0);
+  const auto small = w.directory.open_claim(pool, 3, 0);
+  REQUIRE(large);
+  REQUIRE(small);
+  REQUIRE(w.directory.extend_claim(*large, 1));
+  REQUIRE(w.directory.extend_claim(*small, 1));
+  CHECK(*w.directory.claim_state(*small) == ClaimState::kRolledBack);
+  CHECK(*w.directory.claim_state(*large) == ClaimState::kGranted);
+  REQUIRE(w.directory.close_claim(*large));
+  CHECK(*w.directory.claim_state(*small) == ClaimState::kGranted);
+  std::vector<ItemRequest> items = w.items({"a", "b", "c", "d"});
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    items[i].pool = pool;
+    items[i].block = i;
+  }
+  CHECK(w.directory.prepare_load({w.ns, 0, false, *small}, items));
+}
+
+TEST_CASE("a key that is being stored cannot be leased yet") {
+  Bookkeeping w(4, 0);
+  std::vector<Evicted> evicted;
+  const auto job = w.store({"a"}, evicted);
+  CHECK(w.directory.lease(w.ns, keys_of({"a"})).error().code == Code::kNotFound);
+  REQUIRE(w.directory.complete(*job, std::vector<ItemOutcome>(1)));
+  CHECK(w.directory.lease(w.ns, keys_of({"a"})));
+}
+
+TEST_CASE("keys known and writes under way are bounded") {
+  CatalogOptions o;
+  o.most_keys = 3;
+  o.write_queue = 2;
+  Bookkeeping w(3, 8, o);
+  w.stored({"a", "b", "c"});
+  std::vector<Evicted> evicted;
+  CHECK(w.store({"d"}, evicted).error().reason == Reason::kOverBudget);
+  Catalog& c = w.directory.catalog();
+  const auto first = c.next_write();
+  const auto second = c.next_write();
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK_FALSE(c.next_write());
+  c.finish_write(*first, true);
+  CHECK(c.next_write());
+}
+
+TEST_CASE("a job whose bytes are moving is not cancelled") {
+  DirectoryOptions o;
+  o.catalog.slots = {4, 0};
+  o.catalog.block_bytes = 4096;
+  o.moves_bytes = true;
+  Directory d(o);
+  NamespaceDesc desc;
+  desc.model = "toy";
+  PoolDesc memory;
+  memory.layout.opaque_bytes = 4096;
+  desc.digest = layout_digest(memory.layout);
+  desc.block_bytes = 4096;
+  std::vector<std::byte> bytes(4096);
+  memory.base = bytes.data();
+  memory.bytes = bytes.size();
+  memory.blocks = 1;
+  const NamespaceId ns = *d.open_namespace(desc);
+  const std::vector<ItemRequest> item = {{"a", *d.register_pool(memory), 0, false}};
+  for (const bool moving : {true, false}) {
+    std::vector<Evicted> evicted;
+    const auto job = d.prepare_store({ns, 0, kNormalPriority, kAllTiers}, item, evicted);
+    REQUIRE(job);
+    REQUIRE(d.submit(*job));
+    JobId running = 0;
+    if (!moving) {
+      CHECK(d.cancel(*job));  // only queued
+      continue;
+    }
+    REQUIRE(d.pop_submitted(running));
+    CHECK(d.cancel(*job).error().reason == Reason::kPending);
+    d.finish_item(*job, 0, {Code::kIo, Reason::kNone, 0, false});
+  }
+}
+
 TEST_CASE("a tenant over its quota loses its own blocks, nobody else's") {
   Bookkeeping w(10, 0);
   w.stored({"other1", "other2"});
