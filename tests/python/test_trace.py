@@ -17,6 +17,15 @@ SHAPE = dict(model="m", workload="w", page_tokens=4, q_heads=4, kv_heads=2, head
              model_layers=5, layer_ids=[1, 4], prompt_tokens=6)
 
 
+def test_a_command_that_fails_on_a_file_says_so_in_one_line(tmp_path, capsys, monkeypatch):
+    from lehr.__main__ import main
+    monkeypatch.setattr("lehr.plot._pyplot", lambda: None)  # it is not asked for before the file is open
+    assert main(["plot", "mass", str(tmp_path / "absent.safetensors"), str(tmp_path / "out.png")]) == 1
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "absent.safetensors" in said.err
+    assert not list(tmp_path.iterdir())
+
+
 def made(steps=5, **changes):
     rng = np.random.default_rng(1)
     tokens = SHAPE["prompt_tokens"] + steps

@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     a = _parser().parse_args(arguments)
     try:
         a.run(a)
-    except LehrError as error:
+    except (LehrError, OSError) as error:
         print(f"lehr: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
