@@ -229,6 +229,8 @@ AtomicFile& AtomicFile::operator=(AtomicFile&&) noexcept = default;
 AtomicFile::~AtomicFile() = default;
 
 Result<AtomicFile> AtomicFile::create(const fs::path& path) {
+  if (!path.has_filename() || path.native().find('\0') != std::string::npos)
+    return invalid(fmt::format("'{}': expected the name of a file", path.string()));
   auto state = std::make_unique<State>();
   state->target = path;
   mode_t mode = 0666;

@@ -33,6 +33,18 @@ TEST_CASE("a mapped file shows the file's bytes, also after it is removed") {
         "hello");
 }
 
+TEST_CASE("a path that names no file is refused before anything is written for it") {
+  const TempDir dir;
+  const std::string zero = (dir / "a").string() + std::string("\0b", 2);
+  for (const std::filesystem::path& path :
+       {std::filesystem::path(), dir / "", dir / ".", std::filesystem::path(zero)}) {
+    const auto file = AtomicFile::create(path);
+    REQUIRE_FALSE(file);
+    CHECK(file.error().code == Code::kInvalid);
+  }
+  CHECK(AtomicFile::create(dir / "a"));  // the control
+}
+
 TEST_CASE("an empty file maps to no bytes") {
   const TempDir dir;
   write_text(dir / "empty", "");
