@@ -124,22 +124,24 @@ void LayerReader::weigh(const GroupView& group, const LayerView& view) {
 
 void LayerReader::cut(const GroupView& group, const LayerView& view) {
   const std::size_t full = group.blocks.size() - 1;  // the tail is no page of ours yet
+  const PageId* const blocks = group.blocks.data();
+  std::uint8_t* const seen = seen_.data() + group.offset;
+  float* const margin = margin_.data() + group.offset;
   for (std::size_t i = 0; i < full;) {
-    const PageId first = group.page(i);
-    const std::uint8_t seen = seen_[first];
+    const PageId first = blocks[i];
+    const std::uint8_t before = seen[first];
+    const std::size_t most = std::min<std::size_t>(full, i + Run::kLength);
     std::size_t end = i + 1;
-    while (end < full && end - i < Run::kLength && group.page(end) == group.page(end - 1) + 1 &&
-           seen_[group.page(end)] == seen)
-      ++end;
+    while (end < most && blocks[end] == blocks[end - 1] + 1 && seen[blocks[end]] == before) ++end;
     const auto length = static_cast<std::uint32_t>(end - i);
-    if (seen == 0) {
-      std::fill_n(&seen_[first], length, std::uint8_t{1});
-      std::copy_n(&group_margin_[i], length, &margin_[first]);
-      runs_.push_back(
-          {first, static_cast<std::uint32_t>(i), length, nullptr, nullptr, &group, &view});
+    if (before == 0) {
+      std::fill_n(seen + first, length, std::uint8_t{1});
+      std::copy_n(&group_margin_[i], length, margin + first);
+      runs_.push_back({first + group.offset, static_cast<std::uint32_t>(i), length, nullptr,
+                       nullptr, &group, &view});
     } else {
       for (std::uint32_t k = 0; k < length; ++k)
-        margin_[first + k] = std::max(margin_[first + k], group_margin_[i + k]);
+        margin[first + k] = std::max(margin[first + k], group_margin_[i + k]);
     }
     i = end;
   }

@@ -18,9 +18,9 @@ constexpr std::uint32_t kBins = 1U << 14;
 
 /// 1 + log2(mass) / 20 in [0, 1]. Loops over it vectorise.
 inline float loudness(float mass) {
-  constexpr float kFaintest = 1.0F / (1U << 24);
+  constexpr float kNothing = 1e-12F;  // added, so that no mass has a logarithm, too
   constexpr float kPerLog = 1.44269504F / kOctaves;
-  const float x = 1.0F + kPerLog * predictors::log_of(std::max(mass, kFaintest));
+  const float x = 1.0F + kPerLog * predictors::log_of(mass + kNothing);
   return std::min(std::max(x, 0.0F), 1.0F);
 }
 
@@ -30,10 +30,12 @@ struct Weights {
 
 LEHR_VECTOR_CLONES void weigh_pages(const float* mass, const float* exposure, const float* peak,
                                     const float* faded, const float* position,
-                                    const float* saliency, const Weights& w, std::size_t n,
+                                    const float* saliency, Weights w, std::size_t n,
                                     float* raw) {
   for (std::size_t i = 0; i < n; ++i) {
-    const float mean = exposure[i] > 0.0F ? mass[i] / exposure[i] : 0.0F;
+    // A page that was never seen has no mass either; exposures are far above the least.
+    const float seen = exposure[i];
+    const float mean = mass[i] / std::max(seen, 1e-20F);
     raw[i] = w.mean * loudness(mean) + w.peak * loudness(peak[i] * faded[i]) +
              w.position * position[i] + w.saliency * saliency[i];
   }

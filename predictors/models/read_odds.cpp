@@ -149,7 +149,7 @@ ReadOdds::Warmth& ReadOdds::warmth(std::uint32_t layer, std::uint32_t sequence) 
 }
 
 /// The outcome of what was said of the page.
-void ReadOdds::count(PageId page, std::uint32_t read) {
+inline void ReadOdds::count(PageId page, std::uint32_t read) {
   fresh_[cell_[page]] += std::uint64_t{1} + (std::uint64_t{read} << 32);
   if (first_odds_[page] < 0) return;
   Correction& k = corrections_[context_[page]];
@@ -160,7 +160,7 @@ void ReadOdds::count(PageId page, std::uint32_t read) {
   k.unread += 1 - read;
 }
 
-std::uint16_t ReadOdds::cell_of(PageId page, Step step) const {
+inline std::uint16_t ReadOdds::cell_of(PageId page, Step step) const {
   const std::uint32_t age = step - born_[page];
   const std::uint32_t gap = gap_bin_[std::min<std::uint32_t>(step - last_read_[page], 201)];
   std::uint32_t rate = 0;
