@@ -19,23 +19,6 @@ Status check_shares(std::span<const OddsHistogram> groups, std::uint32_t layers,
   return {};
 }
 
-void ShareAnnealer::load(std::span<const OddsHistogram> groups, const MissCost& cost,
-                         const std::vector<Share>& shares) {
-  std::fill(misses_.begin(), misses_.end(), 0.0);
-  held_ = 0;
-  for (const Share& s : shares) {
-    const OddsHistogram& h = groups[s.group];
-    for (std::uint32_t b = 0; b < s.least; ++b) misses_[s.layer] += h.odds(b);
-    for (std::uint32_t b = s.least; b < OddsHistogram::kBins; ++b) held_ += h.pages(b);
-  }
-  for (std::size_t l = 0; l < misses_.size(); ++l) cost_[l] = cost.at(misses_[l]);
-}
-
-Seconds ShareAnnealer::time() const { return std::accumulate(cost_.begin(), cost_.end(), 0.0); }
-
-namespace {
-
-/// The lowest threshold for all groups that fits.
 std::uint32_t common_threshold(std::span<const OddsHistogram> groups,
                                const std::vector<Share>& shares, std::uint64_t capacity) {
   std::uint64_t held = 0;
@@ -50,7 +33,19 @@ std::uint32_t common_threshold(std::span<const OddsHistogram> groups,
   return least;
 }
 
-}  // namespace
+void ShareAnnealer::load(std::span<const OddsHistogram> groups, const MissCost& cost,
+                         const std::vector<Share>& shares) {
+  std::fill(misses_.begin(), misses_.end(), 0.0);
+  held_ = 0;
+  for (const Share& s : shares) {
+    const OddsHistogram& h = groups[s.group];
+    for (std::uint32_t b = 0; b < s.least; ++b) misses_[s.layer] += h.odds(b);
+    for (std::uint32_t b = s.least; b < OddsHistogram::kBins; ++b) held_ += h.pages(b);
+  }
+  for (std::size_t l = 0; l < misses_.size(); ++l) cost_[l] = cost.at(misses_[l]);
+}
+
+Seconds ShareAnnealer::time() const { return std::accumulate(cost_.begin(), cost_.end(), 0.0); }
 
 void ShareAnnealer::start(std::span<const OddsHistogram> groups, const MissCost& cost,
                           std::uint64_t capacity, std::vector<Share>& shares,

@@ -56,6 +56,10 @@ struct Share {
 Status check_shares(std::span<const OddsHistogram> groups, std::uint32_t layers,
                     const std::vector<Share>& shares);
 
+/// The lowest threshold that fits for all groups alike.
+std::uint32_t common_threshold(std::span<const OddsHistogram> groups,
+                               const std::vector<Share>& shares, std::uint64_t capacity);
+
 struct SharesResult {
   Seconds common = 0;  ///< expected time of the layers if one threshold held for all groups
   Seconds before = 0;  ///< of the shares given, or of the common threshold if that is less

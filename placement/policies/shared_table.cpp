@@ -18,6 +18,7 @@ std::vector<ParameterInfo> shared_table_parameters() {
   std::vector<ParameterInfo> v(table_parameters().begin(), table_parameters().end());
   v.push_back(
       {"follow", "share of the way to the shares found that is gone in a step", 0.1, 0.001, 1});
+  v.push_back({"firm", "odds at the border from which on shares count in full", 0.02, 1e-6, 1});
   return v;
 }
 
@@ -72,8 +73,12 @@ void SharedTable::plan_step(const LayerView& view) {
   for (const Share& s : shares_) mean += s.least;
   mean /= static_cast<double>(shares_.size());
   constexpr double kOctave = 8;
+  // Where even unlikely pages have a place, recency orders those near the border, and shares that
+  // tell them apart by their odds do harm.
+  const std::uint32_t border = common_threshold(groups_, shares_, view.capacity);
+  const double firm = std::min(1.0, std::exp2(border / kOctave - 14) / firm_);
   for (std::size_t i = 0; i < shares_.size(); ++i) {
-    const double octaves = std::clamp((mean - shares_[i].least) / kOctave, -kMost, kMost);
+    const double octaves = firm * std::clamp((mean - shares_[i].least) / kOctave, -kMost, kMost);
     weight_[i] += follow_ * (std::exp2(octaves) - weight_[i]);
     weight_[i] =
         std::round(weight_[i] * 1e6) * 1e-6;  // the last bit of exp2() differs between machines

@@ -15,7 +15,8 @@ std::vector<ParameterInfo> shared_table_parameters();
 /// the odds, one for each layer of each sequence, and odds are weighed by them.
 class SharedTable : public Table {
  protected:
-  explicit SharedTable(const Parameters& p) : Table(p), follow_(p.at("follow")) {}
+  explicit SharedTable(const Parameters& p)
+      : Table(p), follow_(p.at("follow")), firm_(p.at("firm")) {}
 
   /// False: it is plain Table.
   virtual bool wants_shares() const { return true; }
@@ -30,6 +31,7 @@ class SharedTable : public Table {
   void widen(std::uint32_t sequences);
 
   double follow_;
+  double firm_;
   std::vector<std::uint8_t> counted_;  ///< by layer: its histograms are filled
   std::vector<OddsHistogram> groups_;  ///< by layer and sequence
   std::vector<Share> shares_;          ///< the same
