@@ -203,6 +203,7 @@ LEHR_DECIDE(histogram, "histogram");
 LEHR_DECIDE(greedy_density, "greedy-density");
 LEHR_DECIDE(table, "table");
 LEHR_DECIDE(sa, "sa");
+LEHR_DECIDE(knapsack, "knapsack");
 LEHR_DECIDE(sa_adaptive, "sa-adaptive");
 
 /// An eviction from the free list, however long it is: a page is taken, and another comes.
