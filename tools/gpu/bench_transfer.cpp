@@ -550,9 +550,8 @@ void dispatched(Bench& b) {
       config.page_bytes = page;
       config.hbm_pages = config.host_pages = slots;
       config.host_limits.bytes_per_second = 1e15;
-      for (const transfer::MoverCurve& m : profile.movers) {
-        if (measured && m.link == "h2d") config.measured.host_in.push_back(m);
-      }
+      if (measured)
+        config.measured.host_in = config::movers_between(profile, profile.platform.home, kHbm);
       DeviceEngine world = must(make_device_engine(config), "engine");
       must(world.host->wait(60'000'000'000), "host memory");
       world.serve_ready_host();

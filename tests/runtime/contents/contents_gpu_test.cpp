@@ -10,8 +10,18 @@ using namespace lehr::test;
 
 namespace {
 
-std::unique_ptr<contents::KvDevice> gpu() {
-  auto made = runtime::make_cuda_kv_device(0);
+/// A copy engine that starts sooner than rings do, and is slower: few pages go by it, many do not.
+runtime::KvMovers both_movers() {
+  runtime::KvMovers movers;
+  for (auto* curves : {&movers.in, &movers.out}) {
+    curves->push_back({"link", "ring", 1, 5e-6, BandwidthCurve(50e9)});
+    curves->push_back({"link", "copy_engine", 1, 1e-6, BandwidthCurve(5e9)});
+  }
+  return movers;
+}
+
+std::unique_ptr<contents::KvDevice> gpu(const runtime::KvMovers& movers = {}) {
+  auto made = runtime::make_cuda_kv_device(0, movers);
   INFO((made ? std::string() : made.error().what));
   REQUIRE(made);
   return *std::move(made);
@@ -39,9 +49,11 @@ TEST_CASE("gpu contents: outputs are those of attention, for chunks and single t
 TEST_CASE("gpu contents: the same bits wherever pages live") {
   const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 7)));
   const std::string policy = GENERATE("lru", "table");
-  CAPTURE(seed, policy);
+  const bool two_movers = GENERATE(false, true);
+  CAPTURE(seed, policy, two_movers);
   DeviceWorld all({}, gpu());
-  DeviceWorld few({.hbm = 48, .policy = policy, .plan_pages = 40}, gpu());
+  DeviceWorld few({.hbm = 48, .policy = policy, .plan_pages = 40},
+                  gpu(two_movers ? both_movers() : runtime::KvMovers{}));
   CHECK(live(all, few, seed, 200) == 0);
   CHECK(all.wrong_rows() == 0);
   CHECK(few.wrong_rows() == 0);

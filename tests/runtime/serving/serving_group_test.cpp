@@ -81,7 +81,7 @@ struct Devices {
 };
 
 std::unique_ptr<ServingGroup> group_of(Devices& devices, Split split,
-                                       std::vector<double> weights = {}) {
+                                       const std::vector<double>& weights = {}) {
   ServingGroupOptions options;
   options.geometry = model();
   options.split = split;
