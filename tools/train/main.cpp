@@ -2,8 +2,9 @@
 // lehr-train: fits the trained predictors (logistic, net, gru) to recorded traces, from scratch or
 // from earlier weights, and says how they do on traces they have not seen.
 #include <chrono>
-#include <cstring>
-#include <optional>
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -101,12 +102,13 @@ std::string losses_text(const std::vector<Loss>& losses, const Trainers& trainer
   return out;
 }
 
-Status write(const std::string& path, const Trainers& trainers, formats::Metadata metadata) {
+Status write(const std::string& path, const Trainers& trainers, const formats::Metadata& metadata) {
   std::vector<NamedTensor> named;
   for (const auto& t : trainers) {
     for (NamedTensor& n : t->weights()) named.push_back(std::move(n));
   }
   std::vector<formats::Tensor> tensors;
+  tensors.reserve(named.size());
   for (const NamedTensor& n : named) {
     tensors.push_back({n.name, formats::TensorType::kF32, n.shape,
                        std::as_bytes(std::span<const float>(n.values))});
@@ -166,6 +168,7 @@ Status train(const Arguments& a, const std::string& command) {
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   std::vector<std::string> names;
+  names.reserve(traces.size());
   for (const Opened& o : traces) names.push_back(o.name);
   LEHR_TRY(write(a.out, trainers,
                  {{"format", std::string(runtime::PredictorWeights::kFormat)},
@@ -178,12 +181,8 @@ Status train(const Arguments& a, const std::string& command) {
   return {};
 }
 
-}  // namespace
-
-}  // namespace lehr::train
-
-int main(int argc, char** argv) {
-  lehr::train::Arguments a;
+int run(int argc, char** argv) {
+  Arguments a;
   CLI::App app("Trains the predictors logistic, net and gru on recorded traces");
   app.add_option("traces", a.traces, "Attention traces to learn from")->required();
   app.add_option("--held", a.held, "Traces kept apart: losses on them are printed and recorded");
@@ -204,8 +203,23 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     command += " " + word.substr(word.find_last_of('/') + 1);
   }
-  const lehr::Status done = lehr::train::train(a, command);
+  const Status done = train(a, command);
   if (done) return 0;
   fmt::print(stderr, "lehr-train: {}\n", done.error().what);
+  return 1;
+}
+
+}  // namespace
+
+}  // namespace lehr::train
+
+int main(int argc, char** argv) {
+  try {
+    return lehr::train::run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    std::fputs("lehr-train: out of memory\n", stderr);
+  } catch (const std::exception& error) {  // fmt's: standard output is full or closed
+    std::fprintf(stderr, "lehr-train: %s\n", error.what());
+  }
   return 1;
 }
