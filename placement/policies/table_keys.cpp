@@ -128,6 +128,10 @@ void Table::list_runs(const GroupView& group, const LayerView& view) {
 void Table::rekey_run(PageId first, std::uint32_t count, const LayerView& view, const Place& place,
                       std::uint32_t sequence, Border& border) {
   static constexpr std::array<float, kScanPages> kNoOdds{};
+  keys_.reach(first + count - 1);
+  if (first + std::size_t{count} > last_read_.size()) {
+    last_read_.resize(first + std::size_t{count}, kNeverRead);
+  }
   const float* const odds = view.odds.empty() ? nullptr : view.odds.data() + first;
   ScanColumns columns{odds != nullptr ? odds : kNoOdds.data(), keys_.inside().data() + first,
                       last_read_.data() + first};
