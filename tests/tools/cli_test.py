@@ -301,6 +301,9 @@ class Refusals(unittest.TestCase):
         self.one_line("compare", REQUESTS, "--policies", "table", code=2, naming=("table", "lru"))
         for several in ((REQUESTS, REQUESTS, "--cache", "5%"), (TRACE, REQUESTS), (REQUESTS, TRACE)):
             self.one_line("compare", *several, code=2, naming=(f"{REQUESTS}: is a request trace",))
+        for command in ("replay", "bound"):
+            self.one_line(command, REQUESTS, naming=(f"{REQUESTS}: is a request trace",))
+        self.one_line("replay", TRACE, TRACE, "--sequences", "1", naming=("--sequences 1", "2 traces"))
 
     def test_text_of_a_file_commands_no_terminal(self):
         hostile = "\x1b[31mred\n\u009bJ"

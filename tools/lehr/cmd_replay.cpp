@@ -67,7 +67,8 @@ std::string to_text(const runtime::ReplayResult& r, const std::string& hbm,
     line("measured step p50, p99", human_seconds(percentile(r.measured_seconds, 0.5)) + ", " +
                                        human_seconds(percentile(r.measured_seconds, 0.99)));
   }
-  line("predicted tokens/s", fmt::format("{:.1f}", static_cast<double>(r.tokens) / r.all.total));
+  line("predicted tokens/s", fmt::format("{:.1f} over all {} steps",
+                                         static_cast<double>(r.tokens) / r.all.total, r.steps));
   line("exposed a step", human_seconds(r.all.exposed / r.steps));
   line("byte hits", fmt::format("{:.3f}%", 100.0 * static_cast<double>(r.all.hits) /
                                                static_cast<double>(r.all.reads)));

@@ -14,6 +14,7 @@
 #include "runtime/predictor_weights.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/shapes.hpp"
+#include "tools/lehr/trace_kind.hpp"
 
 namespace lehr::tools {
 
@@ -41,10 +42,24 @@ Result<std::uint32_t> tier_pages(const std::string& text, Bytes fallback_bytes,
   return static_cast<std::uint32_t>(std::min<Bytes>(*bytes / page_bytes, kUnlimitedPages));
 }
 
+/// A request trace is called by its name, not a damaged attention trace.
+Result<formats::AttentionTrace> open_attention(const std::string& file) {
+  auto trace = formats::AttentionTrace::open(file);
+  if (trace || trace.error().code == Code::kIo) return trace;
+  const auto contents = formats::FileContents::open(file, formats::kDefaultTraceLimit);
+  if (contents && !is_attention_trace(contents->bytes(), file))
+    return invalid(file + ": is a request trace, expected an attention trace");
+  return trace;
+}
+
 /// `count` sequences, traces in turn, each `stagger` steps after the one before.
 Status arrange(const ReplayArguments& arguments, std::uint32_t count, Prepared& prepared) {
   if (count > kMostSequences) {
     return invalid(fmt::format("--sequences {}: expected at most {}", count, kMostSequences));
+  }
+  if (count < prepared.traces.size()) {
+    return invalid(fmt::format("--sequences {}: {} traces are given, expected at least one each",
+                               count, prepared.traces.size()));
   }
   const auto longest =
       std::max_element(prepared.traces.begin(), prepared.traces.end(),
@@ -209,7 +224,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   auto profile = config::read_profile(arguments.profile);  // before the long work
   if (!profile) return of_a_file(std::move(profile).error());
   for (std::size_t i = 0; i < arguments.traces.size(); ++i) {
-    LEHR_ASSIGN(auto trace, formats::AttentionTrace::open(arguments.traces[i]));
+    LEHR_ASSIGN(auto trace, open_attention(arguments.traces[i]));
     prepared->traces.push_back(std::make_shared<formats::AttentionTrace>(std::move(trace)));
     const double files = static_cast<double>(arguments.traces.size());
     const auto part = [&](double share) {
