@@ -30,8 +30,7 @@ struct Weights {
 
 LEHR_VECTOR_CLONES void weigh_pages(const float* mass, const float* exposure, const float* peak,
                                     const float* faded, const float* position,
-                                    const float* saliency, Weights w, std::size_t n,
-                                    float* raw) {
+                                    const float* saliency, Weights w, std::size_t n, float* raw) {
   for (std::size_t i = 0; i < n; ++i) {
     // A page that was never seen has no mass either; exposures are far above the least.
     const float seen = exposure[i];

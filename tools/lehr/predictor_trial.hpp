@@ -23,7 +23,7 @@ struct Named {
 struct TrialCell {
   double pages = 0;
   double reads = 0;
-  double brier = 0;               ///< squared error of the odds
+  double brier = 0;                ///< squared error of the odds
   std::array<double, 16> count{};  ///< pages by bin of the odds' logit
   std::array<double, 16> said{};   ///< sum of their odds
   std::array<double, 16> came{};   ///< reads
