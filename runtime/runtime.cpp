@@ -104,9 +104,8 @@ Status Runtime::begin_deciding() {
                                options_.prefetch_window, kMaxHorizon),
                    Reason::kOutOfRange);
   }
-  odds_steps_ = std::max(odds_steps_, options_.prefetch_window == 0
-                                          ? predictors::kLongestWindow
-                                          : options_.prefetch_window);
+  odds_steps_ = std::max(odds_steps_, options_.prefetch_window == 0 ? predictors::kLongestWindow
+                                                                    : options_.prefetch_window);
   predictors::PredictorContext told;
   told.layers = context.layers;
   told.kv_heads = context.kv_heads;
