@@ -96,7 +96,7 @@ void ColdKeys::end_layer() {
   for (const Entry& e : old_) {  // of sequences that do not run
     if (live(e)) push(e);
   }
-  fronts_[renewing_] = entries.empty() ? kAll : entries.front().key;
+  note_front(renewing_);
   note_bounds(renewing_);
 }
 
@@ -139,9 +139,14 @@ void ColdKeys::rewind() {
 }
 
 void ColdKeys::pop_list(std::uint32_t layer) {
-  std::vector<Entry>& entries = lists_[layer].entries;
-  pop(entries);
-  fronts_[layer] = entries.empty() ? kAll : entries.front().key;
+  pop(lists_[layer].entries);
+  note_front(layer);
+}
+
+void ColdKeys::note_front(std::uint32_t layer) {
+  const std::vector<Entry>& entries = lists_[layer].entries;
+  fronts_[layer] = kAll;
+  if (!entries.empty()) fronts_[layer] = entries.front().key;
 }
 
 const ColdKeys::Entry* ColdKeys::first_of_lists() {

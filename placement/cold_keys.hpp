@@ -105,6 +105,7 @@ class ColdKeys {
   void tidy_up();
   void note_bounds(std::uint32_t layer);
   void pop_list(std::uint32_t layer);
+  void note_front(std::uint32_t layer);
   const Entry* first();
   const Entry* first_of_lists();
   void pass_over();
