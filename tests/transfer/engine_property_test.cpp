@@ -101,9 +101,8 @@ struct Model {
 }  // namespace
 
 TEST_CASE("Random moves keep every page whole and every slot counted") {
-  const std::uint64_t given = std::getenv("LEHR_TEST_SEED") != nullptr
-                                  ? std::strtoull(std::getenv("LEHR_TEST_SEED"), nullptr, 10)
-                                  : 0;
+  const char* const named = std::getenv("LEHR_TEST_SEED");
+  const std::uint64_t given = named != nullptr ? std::strtoull(named, nullptr, 10) : 0;
   const std::uint64_t seed = given != 0 ? given : GENERATE(1U, 2U, 3U, 4U);
   CAPTURE(seed);
   WorldConfig config;

@@ -15,8 +15,8 @@ namespace {
 
 std::string state_of(TransferEngine& engine) {
   std::string text;
-  for (TierId t = 0; t < engine.tiers(); ++t) {
-    const SlotUsage u = engine.tier(t).slots().usage();
+  for (std::size_t t = 0; t < engine.tiers(); ++t) {
+    const SlotUsage u = engine.tier(static_cast<TierId>(t)).slots().usage();
     text += std::to_string(u.free) + "," + std::to_string(u.held) + "," +
             std::to_string(u.retiring) + "," + std::to_string(u.leases) + ";";
   }
@@ -225,8 +225,8 @@ TEST_CASE("An urgent move overtakes background moves that wait") {
   REQUIRE(world.submit(urgent).job != 0);
   gate.open = true;
   REQUIRE(world.engine().wait_all(kLong));
-  std::vector<PageId> order;
-  for (int i = 0; i < 5; ++i) order.push_back(world.next_result().page);
+  std::vector<PageId> order(5);
+  for (PageId& page : order) page = world.next_result().page;
   // The first had started; the mover may still let the urgent one pass.
   CHECK((order[0] == 9 || order[1] == 9));
   std::erase(order, PageId{9});
