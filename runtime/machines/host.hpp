@@ -20,7 +20,7 @@ struct HostMachineOptions {
   std::string nvme_directory;  ///< for tiers that cannot be read in place; empty: the system's
                                ///< temporary one
   bool use_uring = true;
-  transfer::FaultPlan faults;  ///< of its transfers
+  transfer::FaultPlan faults;                 ///< of its transfers
   std::vector<transfer::MeasuredWay> movers;  ///< what the profile says of them
 };
 
