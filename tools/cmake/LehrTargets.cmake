@@ -58,5 +58,5 @@ function(lehr_test name)
   target_link_libraries(${name} PRIVATE lehr_options ${arg_DEPENDS} Catch2::Catch2WithMain)
   # A name that the list mangles (";") matches nothing, which Catch2 would call a success.
   catch_discover_tests(${name} TEST_PREFIX "${name}: " EXTRA_ARGS --warn NoTests
-                       PROPERTIES TIMEOUT 120 LABELS "${arg_LABELS}")
+                       PROPERTIES TIMEOUT 300 LABELS "${arg_LABELS}")
 endfunction()
