@@ -30,7 +30,8 @@ Instance random_instance(std::uint64_t seed, std::uint32_t steps) {
   for (Tick t = 0; t < 2 * steps; ++t) {
     out.open_tick(1000, 0, 0);
     for (PageId p = 0; p < 16; ++p) {
-      if (p % 2 == t % 2 && rng.uniform() * (1 + p / 2) < 1.0) out.add_visit(p);
+      const PageId pair = p / 2;  // the further, the rarer
+      if (p % 2 == t % 2 && rng.uniform() * (1 + pair) < 1.0) out.add_visit(p);
     }
   }
   return out;

@@ -31,7 +31,8 @@ TEST_CASE(
         guard[p] = static_cast<std::uint16_t>(rng.below(2));
         break;
       default:
-        truth[p] = std::floor(100 * rng.uniform()) - round / 100;  // with ties, and drifting
+        // With ties, and drifting.
+        truth[p] = std::floor(100 * rng.uniform()) - std::floor(static_cast<double>(round) / 100);
         keys.set(p, truth[p]);
     }
     if (round % 7 != 0) continue;
