@@ -260,6 +260,7 @@ class Player {
       who.push_back(c + k);
     }
     std::vector<const placement::Platform*> platforms;
+    platforms.reserve(others.size());
     for (const auto& o : others) platforms.push_back(&o.runtime.platform);
     std::vector<double> seconds;
     LEHR_ASSIGN(const auto result,
