@@ -2,8 +2,8 @@
 // An engine that goes by what movers were measured to do, and how much it gives them at once.
 #include <catch2/catch.hpp>
 
+#include "tests/transfer/host_arena.hpp"
 #include "tests/transfer/transfer_world.hpp"
-#include "transfer/arena.hpp"
 
 using namespace lehr;
 using namespace lehr::transfer;
@@ -39,20 +39,6 @@ class Noting final : public Mover {
   std::vector<std::size_t>& sizes_;
 };
 
-std::unique_ptr<Arena> arena(const char* name) {
-  ArenaConfig config;
-  config.name = name;
-  config.pages = kPages;
-  config.page_bytes = kPage;
-  HostMemoryConfig memory;
-  memory.bytes = Arena::bytes_for(config);
-  auto region = host_region(memory);
-  REQUIRE(region);
-  auto made = Arena::create(config, *std::move(region));
-  REQUIRE(made);
-  return *std::move(made);
-}
-
 /// Two memories, and two movers between them: the first starts soon, the second runs fast; a third
 /// curve of the first knows runs of pages.
 struct Two {
@@ -61,8 +47,8 @@ struct Two {
 
   explicit Two(bool measured = true) {
     EngineParts parts;
-    parts.tiers.push_back(arena("host"));
-    parts.tiers.push_back(arena("hbm"));
+    parts.tiers.push_back(host_arena("host", kPages, kPage));
+    parts.tiers.push_back(host_arena("hbm", kPages, kPage));
     parts.movers.push_back(std::make_unique<Noting>(soon));
     parts.movers.push_back(std::make_unique<Noting>(fast));
     LinkConfig link;
@@ -140,8 +126,8 @@ TEST_CASE("Without measurements the first mover that fits serves, a whole batch 
 
 TEST_CASE("A measured mover that does not go between the tiers is refused") {
   EngineParts parts;
-  parts.tiers.push_back(arena("host"));
-  parts.tiers.push_back(arena("hbm"));
+  parts.tiers.push_back(host_arena("host", kPages, kPage));
+  parts.tiers.push_back(host_arena("hbm", kPages, kPage));
   auto pread = make_file_pread({1, 16});
   REQUIRE(pread);
   parts.movers.push_back(*std::move(pread));

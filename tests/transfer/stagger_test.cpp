@@ -6,8 +6,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/transfer/host_arena.hpp"
 #include "tests/transfer/transfer_world.hpp"
-#include "transfer/arena.hpp"
 
 using namespace lehr;
 using namespace lehr::transfer;
@@ -64,20 +64,6 @@ class Timed final : public Mover {
   std::vector<std::pair<Job, std::int64_t>> flying_;
 };
 
-std::unique_ptr<Arena> arena(const char* name) {
-  ArenaConfig config;
-  config.name = name;
-  config.pages = kPages;
-  config.page_bytes = kPage;
-  HostMemoryConfig memory;
-  memory.bytes = Arena::bytes_for(config);
-  auto region = host_region(memory);
-  REQUIRE(region);
-  auto made = Arena::create(config, *std::move(region));
-  REQUIRE(made);
-  return *std::move(made);
-}
-
 /// The engine of one of `devices`, with its first pages on their way.
 struct Device {
   std::vector<Interval> seen;
@@ -88,8 +74,8 @@ struct Device {
   Device(const Clock& clock, std::uint32_t device, std::uint32_t devices, Urgency urgency,
          SlotId pages = kPages) {
     EngineParts parts;
-    parts.tiers.push_back(arena("host"));
-    parts.tiers.push_back(arena("hbm"));
+    parts.tiers.push_back(host_arena("host", kPages, kPage));
+    parts.tiers.push_back(host_arena("hbm", kPages, kPage));
     parts.movers.push_back(std::make_unique<Timed>(clock, seen));
     LinkConfig link;
     link.name = "up";

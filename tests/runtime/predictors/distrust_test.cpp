@@ -4,66 +4,42 @@
 
 #include <catch2/catch.hpp>
 
-#include "runtime/config/profile.hpp"
-#include "runtime/machines/sim.hpp"
 #include "runtime/predictor_weights.hpp"
-#include "runtime/replay/replay.hpp"
+#include "tests/runtime/predictors/recorded_cut.hpp"
 #include "tests/support/spoilt_predictor.hpp"
 
 namespace lehr::runtime {
 namespace {
 
-/// A cut of a recorded trace on a shipped profile, with HBM for a share of the pages.
-class Recorded {
+class Recorded : public test::RecordedCut {
  public:
-  explicit Recorded(double hbm = 0.1)
-      : trace_(open()), selection_(trace_, *SelectionRule::parse("mass:0.95")) {
-    workload_.sequences = {{&selection_, 0}};
-    auto platform = config::load_profile("gh200");
-    REQUIRE(platform);
-    options_.runtime.platform = std::move(*platform);
-    auto& pages = options_.runtime.tier_pages;
-    pages.assign(options_.runtime.platform.tiers.size(), 1U << 20);
-    pages[kHbm] = static_cast<std::uint32_t>(hbm * static_cast<double>(workload_.total_pages()));
-    options_.max_steps = 64;
-  }
+  explicit Recorded(double hbm = 0.1) : RecordedCut(hbm, 64) {}
 
   StepReport play(const char* policy, std::shared_ptr<predictors::Predictor> own = nullptr,
                   const predictors::WatchOptions& watch = {},
                   std::span<const predictors::Tensor> weights = {}) const {
-    ReplayOptions options = options_;
+    ReplayOptions options = this->options();
     options.runtime.policy = policy;
     options.runtime.own_predictor = std::move(own);
     options.runtime.watch = watch;
     options.runtime.predictor_weights = weights;
-    const auto result = replay(workload_, options, make_sim_machine());
+    const auto result = replayed(options);
     REQUIRE(result);
     return result->warm;
   }
 
   StepReport play_spoilt(const std::string& form,
                          const predictors::WatchOptions& watch = {}) const {
-    return play("table", std::make_shared<test::SpoiltPredictor>(test::poison(form)), watch);
+    return play("table", std::make_shared<lehr::test::SpoiltPredictor>(lehr::test::poison(form)),
+                watch);
   }
-
- private:
-  static formats::AttentionTrace open() {
-    auto opened = formats::AttentionTrace::open(LEHR_DATA_DIR "/longdoc-cut.safetensors.zst");
-    REQUIRE(opened);
-    return std::move(*opened);
-  }
-
-  formats::AttentionTrace trace_;
-  TraceSelection selection_;
-  Workload workload_;
-  ReplayOptions options_;
 };
 
 TEST_CASE(
     "on a recorded trace poisoned and constant predictors cost a hundredth over lru at most") {
   const Recorded recorded(GENERATE(0.1, 0.3));
   const StepReport lru = recorded.play("lru");
-  for (const std::string& form : test::poisons()) {
+  for (const std::string& form : lehr::test::poisons()) {
     CAPTURE(form);
     const StepReport run = recorded.play_spoilt(form);
     CHECK(run.total <= 1.01 * lru.total);

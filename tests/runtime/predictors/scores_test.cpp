@@ -10,6 +10,7 @@
 #include "runtime/predictor_weights.hpp"
 #include "runtime/replay/replay.hpp"
 #include "runtime/replay/saliency.hpp"
+#include "tests/runtime/predictors/recorded_cut.hpp"
 
 namespace lehr::runtime {
 namespace {
@@ -130,39 +131,18 @@ TEST_CASE("forks, suspended and freed sequences: every live page has one rank") 
   CHECK(runtime.scores()->ranks()[9] == Approx(1).margin(1e-3));
 }
 
-class Recorded {
+class Recorded : public test::RecordedCut {
  public:
-  Recorded() : trace_(open()), selection_(trace_, *SelectionRule::parse("mass:0.95")) {
-    workload_.sequences = {{&selection_, 0}};
-    auto platform = config::load_profile("gh200");
-    REQUIRE(platform);
-    options_.runtime.platform = std::move(*platform);
-    auto& pages = options_.runtime.tier_pages;
-    pages.assign(options_.runtime.platform.tiers.size(), 1U << 20);
-    pages[kHbm] = static_cast<std::uint32_t>(workload_.total_pages() / 10);
-    options_.max_steps = 40;
-    options_.runtime.predictor_weights = PredictorWeights::shipped().tensors();
-  }
-  const formats::AttentionTrace& trace() const { return trace_; }
+  Recorded() : RecordedCut(0.1, 40) {}
   Result<ReplayResult> play(const char* policy, const std::optional<ImportanceOptions>& importance,
                             std::uint32_t window) const {
-    ReplayOptions options = options_;
+    ReplayOptions options = this->options();
+    options.runtime.predictor_weights = PredictorWeights::shipped().tensors();
     options.runtime.policy = policy;
     options.runtime.importance = importance;
     options.runtime.prefetch_window = window;
-    return replay(workload_, options, make_sim_machine());
+    return replayed(options);
   }
-
- private:
-  static formats::AttentionTrace open() {
-    auto opened = formats::AttentionTrace::open(LEHR_DATA_DIR "/longdoc-cut.safetensors.zst");
-    REQUIRE(opened);
-    return std::move(*opened);
-  }
-  formats::AttentionTrace trace_;
-  TraceSelection selection_;
-  Workload workload_;
-  ReplayOptions options_;
 };
 
 TEST_CASE("lfu-importance reads the scores where they are made, other policies do not") {
