@@ -13,7 +13,7 @@ void Background::submit(PageId page) {
 
 void Background::layer_ended(Seconds duration, const placement::LinkLoad& used,
                              std::vector<PageId>& arrived, placement::LinkLoad& carried) {
-  if (queue_.empty()) return;
+  if (queue_.empty() || !allowed_) return;
   const LinkId id = platform_.link(platform_.home, kHbm);
   const placement::Link& link = platform_.links[id];
   Bytes left =

@@ -27,6 +27,9 @@ class Background {
   void layer_ended(Seconds duration, const placement::LinkLoad& used, std::vector<PageId>& arrived,
                    placement::LinkLoad& carried);
 
+  /// While it is not allowed, what was submitted waits.
+  void allow(bool allowed) { allowed_ = allowed; }
+
   /// Takes the page out of the queue and gives its slot back; false if it is not in flight.
   bool cancel(PageId page);
 
@@ -36,6 +39,7 @@ class Background {
   const placement::Platform& platform_;
   PageTable& table_;
   Bytes page_bytes_;
+  bool allowed_ = true;
   std::deque<PageId> queue_;
   Bytes front_done_ = 0;  ///< of the first page
 };

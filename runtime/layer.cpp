@@ -39,6 +39,10 @@ Status Runtime::check_group(Layer& layer, const GroupSelection& g) {
         fmt::format("layer {}: KV head {} of {}", layer.index, g.kv_head, shape.kv_heads),
         Reason::kOutOfRange);
   }
+  if (is_held_[layer.index * shape.kv_heads + g.kv_head] == 0) {
+    return invalid(fmt::format("layer {}: KV head {} is on another device", layer.index, g.kv_head),
+                   Reason::kOutOfRange);
+  }
   const auto row = static_cast<std::size_t>(member - batch_.begin());
   if (std::exchange(layer.named[row * shape.kv_heads + g.kv_head], std::uint8_t{1}) != 0) {
     return invalid(fmt::format("layer {}: sequence {}, KV head {} is named twice", layer.index,
@@ -66,7 +70,9 @@ void Runtime::select_pages(Layer& layer, const GroupSelection& g, Told told) {
   GroupView view{
       s.blocks, offset,   g.mass,   g.peak, static_cast<std::uint32_t>(layer.selected.size()),
       0,        s.number, g.kv_head};
-  const auto tail = static_cast<std::uint32_t>(s.blocks.size() - 1);
+  // A sequence that does not grow has none: all of its pages are full.
+  const auto tail =
+      static_cast<std::uint32_t>(s.blocks.size() - (growth_ == Growth::kNone ? 0 : 1));
   for (std::size_t i = 0; i < g.pages.size(); ++i) {
     const std::uint32_t index = g.pages[i];
     if (index == tail) break;  // the last one: ascending
@@ -118,9 +124,12 @@ Status Runtime::resolve(Layer& layer, std::span<const GroupSelection> groups) {
 }
 
 void Runtime::find_tails(Layer& layer) {
+  if (growth_ == Growth::kNone) return;
+  const std::uint32_t heads = options_.geometry.kv_heads;
   for (const SequenceId id : batch_) {
     const Sequence& s = *sequences_[id];
-    for (std::uint32_t head = 0; head < options_.geometry.kv_heads; ++head) {
+    for (std::uint32_t head = 0; head < heads; ++head) {
+      if (is_held_[layer.index * heads + head] == 0) continue;
       const PageId page = s.blocks.back() + table_.group_offset(layer.index, head);
       layer.tails.push_back(page);
       layer.tail_length.push_back(tail_tokens(s));
@@ -328,8 +337,10 @@ void Runtime::note_reads(Layer& layer) {
   std::uint64_t tokens = 0;
   for (const std::uint32_t n : layer.tail_length) tokens += n;
   const std::size_t hits = layer.selected.size() - layer.missed.size();
-  layer.load.hbm_bytes += options_.weights_bytes / shape.layers + token_bytes * layer.tails.size() +
-                          token_bytes * tokens + page_bytes_ * hits;
+  // Weights of the heads that are here.
+  layer.load.hbm_bytes +=
+      options_.weights_bytes / shape.layers * heads_held_[layer.index] / shape.kv_heads +
+      token_bytes * layer.tails.size() + token_bytes * tokens + page_bytes_ * hits;
   layer.load.link[to_hbm_].add(page_bytes_, static_cast<std::uint32_t>(layer.missed.size()));
   tokens += std::uint64_t{layer.selected.size()} * shape.page_tokens;
   const std::uint32_t ratio = std::max(1U, shape.q_heads / std::max(1U, shape.kv_heads));
@@ -514,7 +525,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   }
   write_back_full_tails(layer);
   finish(layer);
-  ++next_layer_;
+  next_layer_ = first_held_layer(next_layer_ + 1);
   return moves_bytes_ ? run_machine(layer, groups) : Status{};
 }
 

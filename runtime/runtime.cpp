@@ -2,6 +2,7 @@
 #include "runtime/runtime.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -58,11 +59,12 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
     return invalid(fmt::format("{} tier capacities for {} tiers", options.tier_pages.size(),
                                options.platform.tiers.size()));
   }
-  if (options.tier_pages[kHbm] < g.groups()) {
+  const std::size_t held = options.groups.empty() ? g.groups() : options.groups.size();
+  if (options.tier_pages[kHbm] < held) {
     return refused(
         Reason::kOverBudget,
         fmt::format("HBM of {} pages is less than one tail page for each of the {} KV groups",
-                    options.tier_pages[kHbm], g.groups()));
+                    options.tier_pages[kHbm], held));
   }
   LEHR_ASSIGN(auto policy, placement::make_policy(options.policy, options.policy_parameters));
   LEHR_ASSIGN(const auto* kind, placement::find_policy(options.policy));
@@ -72,6 +74,7 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
   }
   std::unique_ptr<Runtime> made(
       new Runtime(std::move(options), std::move(policy), std::move(machine)));
+  LEHR_TRY(made->set_held(std::exchange(made->options_.groups, {})));
   LEHR_TRY(made->begin_deciding());
   return made;
 }
@@ -170,7 +173,7 @@ Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
   for (const SequenceInfo& info : infos) {
     const std::uint64_t blocks = info.prompt_tokens / g.page_tokens;
     if (blocks > kNoPage / 2 / g.groups()) return refused(Reason::kOverBudget, kTooMany);
-    const std::uint64_t pages = blocks * g.groups();
+    const std::uint64_t pages = blocks * held_.size();
     if (!info.first_use.empty() && info.first_use.size() != pages) {
       return invalid(fmt::format("first_use holds {} ticks for {} prompt pages",
                                  info.first_use.size(), pages));
@@ -183,11 +186,11 @@ Status Runtime::check_room(std::span<const SequenceInfo> infos) const {
     return refused(Reason::kNoSpace,
                    fmt::format("{} prompt pages for {} free pages below HBM", full, room));
   }
-  if ((live + infos.size()) * g.groups() > options_.tier_pages[kHbm]) {
+  if ((live + infos.size()) * held_.size() > options_.tier_pages[kHbm]) {
     return refused(
         Reason::kOverBudget,
         fmt::format("HBM of {} pages cannot hold the tail pages of {} sequences ({} each)",
-                    options_.tier_pages[kHbm], live + infos.size(), g.groups()));
+                    options_.tier_pages[kHbm], live + infos.size(), held_.size()));
   }
   if (live + infos.size() > 0xFFFF)
     return refused(Reason::kOverBudget, "more than 65535 sequences");
@@ -223,8 +226,8 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
     const Sequence& s = *sequences_[ids[i]];
     std::vector<PageId> pages;
     const std::uint64_t full = s.tokens / g.page_tokens;
-    pages.reserve(full * g.groups());
-    for (std::uint32_t group = 0; group < g.groups(); ++group) {
+    pages.reserve(full * held_.size());
+    for (const std::uint32_t group : held_) {
       for (std::uint64_t b = 0; b < full; ++b)
         pages.push_back(s.blocks[b] + group * PageTable::kRun);
     }
@@ -233,15 +236,16 @@ Result<std::vector<SequenceId>> Runtime::create_sequences(std::span<const Sequen
   return ids;
 }
 
-/// A new page goes where it starts: a full one home and, while there is room, to HBM; a tail, which
-/// holds `written` of its tokens, in HBM only.
-void Runtime::place_page(PageId page, std::uint32_t written, std::vector<PageOp>& ops) {
+/// A new page goes where it starts: a full one home and, if so wanted and while there is room, to
+/// HBM; a tail, which holds `written` of its tokens, in HBM only.
+void Runtime::place_page(PageId page, std::uint32_t written, bool to_hbm,
+                         std::vector<PageOp>& ops) {
   const bool partial = written != 0;
   if (!partial) {
     const Status placed = home_.place(page, moves_bytes_ ? &ops : nullptr);
     LEHR_CHECK(1, placed.has_value());  // check_room has counted
   }
-  if (options_.cold || !table_.reserve(page, kHbm)) return;
+  if (!to_hbm || !table_.reserve(page, kHbm)) return;
   table_.mark_valid(page, kHbm);
   if (partial) {
     table_.flags[page] |= kTail;
@@ -259,12 +263,13 @@ void Runtime::place_blocks(std::span<const SequenceId> ids, std::size_t first,
   std::size_t longest = 0;
   for (const SequenceId id : ids) longest = std::max(longest, sequences_[id]->blocks.size());
   for (std::size_t b = longest; b-- > first;) {
-    for (std::uint32_t group = 0; group < g.groups(); ++group) {
+    for (const std::uint32_t group : held_) {
       for (const SequenceId id : ids) {
         const Sequence& s = *sequences_[id];
         if (b >= s.blocks.size()) continue;
         const bool partial = (b + 1) * g.page_tokens > s.tokens;
-        place_page(s.blocks[b] + group * PageTable::kRun, partial ? tail_tokens(s) : 0, ops);
+        place_page(s.blocks[b] + group * PageTable::kRun, partial ? tail_tokens(s) : 0,
+                   !options_.cold, ops);
       }
     }
   }
@@ -293,9 +298,9 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
     return invalid("tokens: more than there can be pages", Reason::kOutOfRange);
   const std::uint64_t full = (s->tokens + tokens) / g.page_tokens - s->tokens / g.page_tokens;
   const std::uint64_t room = room_below_hbm();
-  if (full * g.groups() > room) {
+  if (full * held_.size() > room) {
     return refused(Reason::kNoSpace,
-                   fmt::format("{} pages for {} free pages below HBM", full * g.groups(), room));
+                   fmt::format("{} pages for {} free pages below HBM", full * held_.size(), room));
   }
   const bool partial = s->tokens % g.page_tokens != 0;
   if (partial && table_.block_refs(s->blocks.back()) > 1) own_tail(*s);
@@ -304,7 +309,8 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
   while (s->blocks.size() < g.pages_for(s->tokens)) open_block(*s);
   std::vector<PageOp> ops;
   std::vector<PageId> filled;
-  for (std::uint32_t group = 0; partial && group < g.groups(); ++group) {
+  for (const std::uint32_t group : held_) {
+    if (!partial) break;
     const PageId page = s->blocks[before - 1] + group * PageTable::kRun;
     const std::uint64_t held = s->tokens - (before - 1) * g.page_tokens;
     fill_tail(page, static_cast<std::uint32_t>(std::min<std::uint64_t>(held, g.page_tokens)), ops);
@@ -317,7 +323,7 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
   }
   place_blocks({&id, 1}, before, ops);
   for (std::size_t b = before; b < s->tokens / g.page_tokens; ++b) {
-    for (std::uint32_t group = 0; group < g.groups(); ++group)
+    for (const std::uint32_t group : held_)
       filled.push_back(s->blocks[b] + group * PageTable::kRun);
   }
   totals_.link[to_home_].add(page_bytes_, static_cast<std::uint32_t>(filled.size()));
@@ -363,22 +369,22 @@ void Runtime::append_token(Sequence& s) {
   ++s.tokens;
 }
 
-void Runtime::free_block(PageId base) {
-  const KvGeometry& g = options_.geometry;
-  for (std::uint32_t group = 0; group < g.groups(); ++group) {
-    const PageId page = base + group * PageTable::kRun;
-    if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
-    if (resident(table_.residency[page], kHbm)) {
-      if ((table_.flags[page] & kPromotedUnread) != 0) --unread_promotions_;
-      table_.drop(page, kHbm);
-    }
-    home_.release(page);
-    table_.guard[page] = 0;
-    table_.flags[page] = 0;
-    heat_.forget(page);
-    std::erase(waiting_write_back_, page);
-    std::erase(filled_[table_.layer[page]], page);
+void Runtime::free_page(PageId page) {
+  if ((table_.flags[page] & kInFlight) != 0) background_.cancel(page);
+  if (resident(table_.residency[page], kHbm)) {
+    if ((table_.flags[page] & kPromotedUnread) != 0) --unread_promotions_;
+    table_.drop(page, kHbm);
   }
+  home_.release(page);
+  table_.guard[page] = 0;
+  table_.flags[page] = 0;
+  heat_.forget(page);
+  std::erase(waiting_write_back_, page);
+  std::erase(filled_[table_.layer[page]], page);
+}
+
+void Runtime::free_block(PageId base) {
+  for (const std::uint32_t group : held_) free_page(base + group * PageTable::kRun);
   table_.close_block(base);
 }
 
@@ -387,8 +393,7 @@ void Runtime::leave_blocks(Sequence& s, std::size_t first) {
   std::vector<PageId> gone;
   for (std::size_t b = first; b < s.tokens / options_.geometry.page_tokens; ++b) {
     if (table_.block_refs(s.blocks[b]) > 1) continue;
-    for (std::uint32_t group = 0; group < options_.geometry.groups(); ++group)
-      gone.push_back(s.blocks[b] + group * PageTable::kRun);
+    for (const std::uint32_t group : held_) gone.push_back(s.blocks[b] + group * PageTable::kRun);
   }
   if (predictor_) predictor_->remove_pages(gone);
   policy_->remove_pages(gone);
@@ -449,13 +454,12 @@ Status Runtime::suspend(SequenceId id) {
   Sequence* s = find(id);
   if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
   if (s->suspended) return {};
-  const std::uint32_t groups = options_.geometry.groups();
   const bool partial = s->tokens % options_.geometry.page_tokens != 0;
   const bool own_tail_block = partial && table_.block_refs(s->blocks.back()) == 1;
-  if (own_tail_block && table_.slots(home_.home()).available() < groups) {
-    return refused(
-        Reason::kLowerTierBusy,
-        fmt::format("the home tier has no room for the {} tail pages of sequence {}", groups, id));
+  if (own_tail_block && table_.slots(home_.home()).available() < held_.size()) {
+    return refused(Reason::kLowerTierBusy,
+                   fmt::format("the home tier has no room for the {} tail pages of sequence {}",
+                               held_.size(), id));
   }
   std::vector<PageOp> ops;
   std::vector<PageId> left;
@@ -463,7 +467,7 @@ Status Runtime::suspend(SequenceId id) {
   for (const PageId base : s->blocks) {
     if (table_.block_refs(base) > 1) continue;
     const bool tail = partial && base == s->blocks.back();
-    for (std::uint32_t group = 0; group < groups; ++group) {
+    for (const std::uint32_t group : held_) {
       const PageId page = base + group * PageTable::kRun;
       LEHR_ASSIGN(const bool gone, leave_hbm(page, tail, load, ops));
       if (gone && !tail) left.push_back(page);
@@ -483,15 +487,18 @@ Status Runtime::resume(SequenceId id) {
   Sequence* s = find(id);
   if (s == nullptr) return not_found(fmt::format("no sequence {}", id));
   if (!s->suspended) return {};
-  if ((live_sequences() + 1) * options_.geometry.groups() > options_.tier_pages[kHbm]) {
+  if ((live_sequences() + 1) * held_.size() > options_.tier_pages[kHbm]) {
     return refused(Reason::kOverBudget, "HBM cannot hold the tail pages of one more sequence");
   }
   s->suspended = false;
   return {};
 }
 
-Status Runtime::begin_step(std::span<const SequenceId> sequences) {
+Status Runtime::begin_step(std::span<const SequenceId> sequences, Growth growth) {
   if (in_step_) return invalid("a step is open already");
+  const bool grows = growth == Growth::kOneToken;
+  if (!grows && machine_->traits().attends)
+    return unsupported("this machine's steps add a token to each sequence");
   if (std::uint64_t{step_} + 1 >= kNever / options_.geometry.layers) {
     return refused(Reason::kOutOfRange, "the step counter is at its end");
   }
@@ -499,24 +506,34 @@ Status Runtime::begin_step(std::span<const SequenceId> sequences) {
     const Sequence* s = find(sequences[i]);
     if (s == nullptr) return not_found(fmt::format("no sequence {}", sequences[i]));
     if (s->suspended) return invalid(fmt::format("sequence {} is suspended", sequences[i]));
+    if (!grows && (s->tokens == 0 || s->tokens % options_.geometry.page_tokens != 0)) {
+      return invalid(
+          fmt::format("sequence {} has {} tokens: only whole pages are read without a "
+                      "token more",
+                      sequences[i], s->tokens));
+    }
     if (std::find(sequences.begin(), sequences.begin() + static_cast<std::ptrdiff_t>(i),
                   sequences[i]) != sequences.begin() + static_cast<std::ptrdiff_t>(i)) {
       return invalid(fmt::format("sequence {} is named twice", sequences[i]));
     }
   }
   batch_.assign(sequences.begin(), sequences.end());
-  for (const SequenceId id : batch_) append_token(*sequences_[id]);
+  growth_ = growth;
+  for (const SequenceId id : batch_) {
+    if (grows) append_token(*sequences_[id]);
+  }
   if (scores_) scores_->refresh(table_, options_.geometry.groups(), heat_, sequences_, step_);
   current_ = {};
   in_step_ = true;
-  next_layer_ = 0;
+  next_layer_ = first_held_layer(0);
   return {};
 }
 
 Result<StepReport> Runtime::end_step() {
   if (!in_step_) return invalid("no step is open");
   if (next_layer_ != options_.geometry.layers) {
-    return invalid(fmt::format("{} of {} layers ran", next_layer_, options_.geometry.layers));
+    return invalid(
+        fmt::format("the step ends at layer {} of {}", next_layer_, options_.geometry.layers));
   }
   LEHR_TRY(machine_->end_step(step_));
   current_.measured = machine_->take_measured();
@@ -534,6 +551,7 @@ void Runtime::abandon_step() {
   in_step_ = false;
   // Its token was not computed in all layers, and its tails may be nowhere: it never was.
   for (const SequenceId id : batch_) {
+    if (growth_ == Growth::kNone) break;
     const Status back = truncate(id, sequences_[id]->tokens - 1);
     LEHR_CHECK(1, back.has_value());
   }
@@ -545,7 +563,7 @@ Status Runtime::validate() const {
   for (const auto& s : sequences_) {
     if (!s) continue;
     for (std::size_t b = 0; b + 1 < s->blocks.size(); ++b) {
-      for (std::uint32_t group = 0; group < options_.geometry.groups(); ++group) {
+      for (const std::uint32_t group : held_) {
         if (table_.residency[s->blocks[b] + group * PageTable::kRun] == 0) {
           return internal_error(
               fmt::format("page {} of sequence {} has no copy anywhere", b, s->number));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -53,6 +54,9 @@ struct RuntimeOptions {
   std::optional<ImportanceOptions> importance;
   /// The replay that follows, for a policy with full knowledge of it; outlives the runtime.
   const placement::Instance* future = nullptr;
+  /// KV groups (layer * kv_heads + KV head) whose pages are here, where devices share a model's;
+  /// ascending. Empty: all.
+  std::vector<std::uint32_t> groups;
 };
 
 /// What one step (or a sum of steps) did; step_report.def lists and explains the counts. Times are
@@ -80,6 +84,20 @@ struct GroupSelection {
   std::span<const Tick> next_use;  ///< aligned with `pages`, only with full knowledge
   Tick filled_next_use = kNever;   ///< of the page that became full in the step before, likewise
 };
+
+/// What a step adds to its sequences: a token each; or nothing, where the new tokens lie on another
+/// device and those of whole pages here are read only.
+enum class Growth : std::uint8_t { kOneToken, kNone };
+
+/// What changed with hold().
+struct HeldChange {
+  std::uint64_t left = 0;       ///< pages that are here no longer
+  std::uint64_t came = 0;       ///< pages, tails included, that are here now
+  std::uint64_t came_full = 0;  ///< of those, full pages that went to HBM at once
+  std::uint64_t came_tails = 0;
+};
+/// Whether a page that comes should go to HBM at once: by sequence, KV group and token block.
+using WantedInHbm = std::function<bool(std::uint32_t, std::uint32_t, std::size_t)>;
 
 struct SequenceInfo {
   std::uint64_t prompt_tokens = 0;
@@ -130,13 +148,24 @@ class Runtime {
   /// them are distinct and not suspended.
   Status reorder(std::span<const SequenceId> sequences, std::span<const std::uint32_t> parents);
 
-  /// Each named sequence gets one token in this step.
-  Status begin_step(std::span<const SequenceId> sequences);
+  /// Each named sequence gets one token in this step. With Growth::kNone it gets none, and must
+  /// have whole pages only and at least one (kUnsupported where the machine attends).
+  Status begin_step(std::span<const SequenceId> sequences, Growth growth = Growth::kOneToken);
+  /// Layers without groups of this runtime are left out.
   Status run_layer(std::uint32_t layer, std::span<const GroupSelection> groups);
   Result<StepReport> end_step();
   /// Ends a step that cannot go on. Its sequences have the tokens that they began it with; what its
   /// layers moved stays moved.
   void abandon_step();
+
+  /// Between steps: from now on these KV groups' pages are here. Pages of others leave; those that
+  /// come get their home copy, and HBM as far as it is wanted and has room. What stays is not
+  /// touched, and neither is what is known of it. Refused where a sequence is suspended.
+  Result<HeldChange> hold(std::vector<std::uint32_t> groups, const WantedInHbm& wanted);
+  std::span<const std::uint32_t> groups() const { return held_; }
+  bool holds_layer(std::uint32_t layer) const { return heads_held_[layer] != 0; }
+  /// Whether promotions may cross beside the layers, where devices take turns on what they share.
+  void allow_background(bool allowed) { background_.allow(allowed); }
 
   Step step() const { return step_; }
   bool in_step() const { return in_step_; }
@@ -161,6 +190,11 @@ class Runtime {
           std::unique_ptr<Machine> machine);
   Status begin_deciding();
   void tell_new(std::span<const PageId> pages, std::span<const Tick> first_use);
+  Status set_held(std::vector<std::uint32_t> groups);
+  Status check_hold(std::span<const std::uint32_t> groups) const;
+  std::vector<std::pair<PageId, const Sequence*>> live_blocks() const;
+  std::uint64_t let_go(std::span<const std::uint32_t> leaving);
+  std::uint32_t first_held_layer(std::uint32_t from) const;
   void foresee(LayerView& view);
 
   Sequence* find(SequenceId id);
@@ -168,13 +202,14 @@ class Runtime {
   std::uint64_t live_sequences() const;  ///< not suspended
   Status check_room(std::span<const SequenceInfo> infos) const;
   void open_block(Sequence& sequence);
+  void free_page(PageId page);
   void free_block(PageId base);
   void leave_blocks(Sequence& sequence, std::size_t first);
   void unshare_blocks(Sequence& sequence, std::size_t first);
   void forget(Sequence& sequence);
   void append_token(Sequence& sequence);
   void own_tail(Sequence& sequence);
-  void place_page(PageId page, std::uint32_t written, std::vector<PageOp>& ops);
+  void place_page(PageId page, std::uint32_t written, bool to_hbm, std::vector<PageOp>& ops);
   void place_blocks(std::span<const SequenceId> ids, std::size_t first, std::vector<PageOp>& ops);
   void fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops);
 
@@ -230,6 +265,10 @@ class Runtime {
   std::unique_ptr<Machine> machine_;
   bool moves_bytes_;
   std::vector<std::optional<Sequence>> sequences_;
+  std::vector<std::uint32_t> held_;        ///< KV groups
+  std::vector<std::uint8_t> is_held_;      ///< by KV group
+  std::vector<std::uint32_t> heads_held_;  ///< by layer: of its KV heads
+  Growth growth_ = Growth::kOneToken;      ///< of the open step
 
   Step step_ = 0;
   bool in_step_ = false;
