@@ -101,6 +101,7 @@ Status Instance::validate() const {
   if (platform == nullptr) return broken("no platform");
   LEHR_TRY(platform->validate());
   if (layers == 0 || page_bytes == 0) return broken("no layers or no page size");
+  if (least_page_bytes > page_bytes) return broken("lowered pages larger than whole ones");
   LEHR_TRY(validate_columns());
   std::vector<Tick> last(birth.size(), kNever);
   for (Tick t = 0; t < ticks(); ++t) {

@@ -37,6 +37,9 @@ struct Instance {
   const Platform* platform = nullptr;  ///< outlives the instance
   std::uint32_t capacity = 0;          ///< HBM slots, tails included
   Bytes page_bytes = 0;
+  /// Least bytes that a page may be read, moved or written with, where plans may lower pages; 0:
+  /// page_bytes. What bounds count; `load`, and with it the oracle, is of whole pages.
+  Bytes least_page_bytes = 0;
   std::uint32_t layers = 1;
 
   // By tick.
@@ -54,6 +57,7 @@ struct Instance {
   std::vector<std::uint8_t> born_in_hbm;
   std::vector<PageName> name;  ///< of every page, or empty
 
+  Bytes least_bytes() const { return least_page_bytes != 0 ? least_page_bytes : page_bytes; }
   Tick ticks() const { return static_cast<Tick>(fixed_hbm.size()); }
   std::uint32_t pages() const { return static_cast<std::uint32_t>(birth.size()); }
   std::span<const PageId> visits_at(Tick t) const;

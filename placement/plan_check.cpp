@@ -56,6 +56,23 @@ Status check_late_drops(const LayerView& view, const LayerPlan& plan,
   return {};
 }
 
+Status check_lowered(const LayerView& view, const LayerPlan& plan) {
+  if (plan.lower.empty()) return {};
+  const PageColumns& pages = view.pages;
+  if (pages.lowered.empty()) return broken("lower precision is not allowed", plan.lower.front());
+  const TierId home = view.home;
+  const std::unordered_set<PageId> selected(view.selected.begin(), view.selected.end());
+  std::unordered_set<PageId> lowered;
+  for (const PageId p : plan.lower) {
+    if (!selected.contains(p)) return broken("lowering of a page that is not at hand", p);
+    if (pages.lowered[p] != 0) return broken("lowering of a lowered page", p);
+    if (pages.guard[p] > 1) return broken("lowering of a held page", p);
+    if (!resident(pages.residency[p], home)) return broken("lowering of a page without a home", p);
+    if (!lowered.insert(p).second) return broken("a page lowered twice", p);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_plan(const LayerView& view, const LayerPlan& plan) {
@@ -69,6 +86,7 @@ Status check_plan(const LayerView& view, const LayerPlan& plan) {
                           std::to_string(view.free_slots) + " free slots and " +
                           std::to_string(plan.drop.size()) + " drops");
   }
+  LEHR_TRY(check_lowered(view, plan));
   return check_late_drops(view, plan, arriving, dropped);
 }
 

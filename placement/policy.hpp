@@ -27,6 +27,9 @@ struct PolicyContext {
   /// The replay that follows, its pages named; null but for policies that need it. Outlives the
   /// policy.
   const Instance* future = nullptr;
+  Bytes lowered_bytes = 0;  ///< of a page at the lower precision; 0: there is none
+  /// Share of a step's softmax mass that may be expected on lowered pages.
+  double lowered_mass = 0;
 };
 
 struct PolicyTraits {
@@ -66,7 +69,8 @@ class Policy {
   /// Fills `plan` (given empty). Pages in view.filled are new to the policy: they were tails and
   /// are in HBM now. A page that left HBM by another's decision arrives as remove_pages, then
   /// add_pages. Contract, checked by plan_check: every drop is evictable and named once; installs
-  /// are missed pages; free_slots + drops >= must_free + installs + promotions.
+  /// are missed pages; free_slots + drops >= must_free + installs + promotions; lowered pages are
+  /// of the selection, full, at home, held by nobody else and named once.
   virtual void decide(const LayerView& view, LayerPlan& plan) = 0;
 
   /// As of the last decide(), for reports.

@@ -16,14 +16,15 @@ void Background::layer_ended(Seconds duration, const placement::LinkLoad& used,
   if (queue_.empty() || !allowed_) return;
   const LinkId id = platform_.link(platform_.home, kHbm);
   const placement::Link& link = platform_.links[id];
-  Bytes left =
-      placement::link_bytes(link, duration - placement::link_time(link, used), page_bytes_);
+  Bytes left = placement::link_bytes(link, duration - placement::link_time(link, used),
+                                     table_.bytes(queue_.front()));
   while (left > 0 && !queue_.empty()) {
-    const Bytes take = std::min(left, page_bytes_ - front_done_);
+    const Bytes size = table_.bytes(queue_.front());
+    const Bytes take = std::min(left, size - front_done_);
     left -= take;
     front_done_ += take;
     carried.bytes += take;
-    if (front_done_ < page_bytes_) break;
+    if (front_done_ < size) break;
     const PageId page = queue_.front();
     queue_.pop_front();
     front_done_ = 0;

@@ -14,8 +14,8 @@ namespace lehr::runtime {
 /// after the one in which its last byte arrived.
 class Background {
  public:
-  Background(const placement::Platform& platform, PageTable& table, Bytes page_bytes)
-      : platform_(platform), table_(table), page_bytes_(page_bytes) {}
+  Background(const placement::Platform& platform, PageTable& table)
+      : platform_(platform), table_(table) {}
 
   /// The slot is reserved already.
   void submit(PageId page);
@@ -38,7 +38,6 @@ class Background {
  private:
   const placement::Platform& platform_;
   PageTable& table_;
-  Bytes page_bytes_;
   bool allowed_ = true;
   std::deque<PageId> queue_;
   Bytes front_done_ = 0;  ///< of the first page

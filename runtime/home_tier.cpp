@@ -5,8 +5,8 @@
 
 namespace lehr::runtime {
 
-HomeTier::HomeTier(const placement::Platform& platform, PageTable& table, Bytes page_bytes)
-    : table_(table), page_bytes_(page_bytes), home_(platform.home) {
+HomeTier::HomeTier(const placement::Platform& platform, PageTable& table)
+    : table_(table), home_(platform.home) {
   for (const placement::Link& link : platform.links) {
     if (link.to != home_ || link.from == kHbm) continue;
     const LinkId down = platform.link(home_, link.from);
@@ -36,7 +36,7 @@ Status HomeTier::make_room(placement::LayerLoad& load, std::vector<PageOp>* ops)
       if (!table_.reserve(page, below_)) {
         return refused(Reason::kLowerTierBusy, "the tier below the home tier is full");
       }
-      load.link[down_].add(page_bytes_);
+      load.link[down_].add(table_.bytes(page));
       if (ops != nullptr) {
         ops->push_back({PageOp::Kind::kCopy, home_, below_, page, table_.version[page],
                         table_.slot[home_][page], table_.slot[below_][page]});
@@ -89,7 +89,7 @@ Status HomeTier::place(PageId page, std::vector<PageOp>* ops) {
 Status HomeTier::stage(PageId page, bool ahead, placement::LayerLoad& load,
                        std::vector<PageOp>* ops) {
   LEHR_TRY(reserve(page, load, ops));
-  (ahead ? load.link : load.stall)[up_].add(page_bytes_);
+  (ahead ? load.link : load.stall)[up_].add(table_.bytes(page));
   if (ops != nullptr) {
     ops->push_back({PageOp::Kind::kCopy, below_, home_, page, table_.version[page],
                     table_.slot[below_][page], table_.slot[home_][page]});
@@ -103,7 +103,7 @@ void HomeTier::release(PageId page) {
     clock_[table_.slot[home_][page]] = kNoPage;
     table_.drop(page, home_);
   }
-  if (has_below() && table_.slot[below_][page] != kNoSlot) table_.drop(page, below_);
+  rewritten(page);
 }
 
 }  // namespace lehr::runtime

@@ -14,7 +14,7 @@ namespace lehr::runtime {
 /// first time, free once the tier below has a valid copy. Second chance by the page's last read.
 class HomeTier {
  public:
-  HomeTier(const placement::Platform& platform, PageTable& table, Bytes page_bytes);
+  HomeTier(const placement::Platform& platform, PageTable& table);
 
   /// Reserves a place in the home tier for `page`, moving another page down if need be (its write
   /// is added to `load` and `ops`). kRefused with kLowerTierBusy or kNoEvictable; then nothing
@@ -32,6 +32,11 @@ class HomeTier {
   TierId below() const { return below_; }
   LinkId up_link() const { return up_; }
 
+  /// The page's contents at home are other ones now: a copy below is out of date.
+  void rewritten(PageId page) {
+    if (has_below() && table_.slot[below_][page] != kNoSlot) table_.drop(page, below_);
+  }
+
   /// Forgets the page; its copies are gone from both tiers.
   void release(PageId page);
 
@@ -39,7 +44,6 @@ class HomeTier {
   Status make_room(placement::LayerLoad& load, std::vector<PageOp>* ops);
 
   PageTable& table_;
-  Bytes page_bytes_;
   TierId home_;
   TierId below_ = 0;
   LinkId up_ = placement::kNoLink;

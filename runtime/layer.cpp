@@ -275,8 +275,10 @@ void Runtime::apply(Layer& layer) {
   for (const PageId page : plan.drop) drop_from_hbm(page);
   layer.report.dropped += plan.drop.size();
   if (!options_.write_back_once) {
-    layer.load.link[to_home_].add(page_bytes_, static_cast<std::uint32_t>(plan.drop.size()));
-    layer.load.hbm_bytes += page_bytes_ * plan.drop.size();
+    for (const PageId page : plan.drop) {
+      layer.load.link[to_home_].add(table_.bytes(page));
+      layer.load.hbm_bytes += table_.bytes(page);
+    }
   }
   open_tails(layer);
   for (const PageId page : plan.install) {
@@ -285,7 +287,7 @@ void Runtime::apply(Layer& layer) {
       break;  // the plan checker names this; without it the rest is read in place
     table_.flags[page] |= kInstalling;
     ++layer.report.installed;
-    layer.load.hbm_bytes += page_bytes_;
+    layer.load.hbm_bytes += table_.bytes(page);
   }
   for (const Promotion& m : plan.promote) {
     if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0)
@@ -306,8 +308,9 @@ void Runtime::apply(Layer& layer) {
       background_.submit(m.page);
       continue;
     }
-    layer.load.link[to_hbm_].add(page_bytes_);
-    layer.load.hbm_bytes += page_bytes_;
+    layer.load.link[to_hbm_].add(table_.bytes(m.page));
+    layer.load.hbm_bytes += table_.bytes(m.page);
+    layer.report.lowered_crossings += table_.is_lowered(m.page) ? 1 : 0;
     ++layer.report.promoted;
     table_.flags[m.page] |= kPromotedUnread;
     layer.arrived.push_back(m.page);  // marked valid at the layer's end
@@ -349,6 +352,7 @@ void Runtime::note_reads(Layer& layer) {
   layer.report.tail_reads = layer.tails.size();
   layer.report.hits = hits + layer.tails.size();
   layer.report.misses = layer.missed.size();
+  note_lowered_reads(layer);
   if (unread_promotions_ == 0) return;
   for (std::size_t i = 0; i < layer.selected.size(); ++i) {
     const PageId page = layer.selected[i];
@@ -403,6 +407,8 @@ void Runtime::finish(Layer& layer) {
   // model.
   background_.layer_ended(std::max(layer.time.under_compute(), layer.time.links),
                           layer.load.link[to_hbm_], layer.arrived, carried);
+  for (std::size_t i = urgent; i < layer.arrived.size(); ++i)
+    layer.report.lowered_crossings += table_.is_lowered(layer.arrived[i]) ? 1 : 0;
   if (carried.bytes > 0) {  // written in HBM as they cross
     layer.load.hbm_bytes += carried.bytes;
     layer.time = placement::layer_time(options_.platform, layer.load);
@@ -420,6 +426,7 @@ void Runtime::finish(Layer& layer) {
                            table_.slot[home_.home()][page], table_.slot[kHbm][page]});
     }
   }
+  lower_pages(layer);
   for (std::size_t i = 0; i < layer.selected.size(); ++i) --table_.guard[layer.selected[i]];
   for (const PageId page : layer.plan.drop_after) drop_from_hbm(page);
   layer.report.dropped += layer.plan.drop_after.size();
@@ -502,6 +509,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   view.capacity = table_.slots(kHbm).capacity();
   view.free_slots = table_.slots(kHbm).available();
   view.must_free = owed_by_policy(layer);
+  view.home = home_.home();
   view.pages = table_.columns();
   if (scores_) view.pages.importance = scores_->ranks();
   const placement::Link& up = options_.platform.links[to_hbm_];
@@ -524,6 +532,7 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
                layer.ops);
   }
   write_back_full_tails(layer);
+  load_lowering(layer);
   finish(layer);
   next_layer_ = first_held_layer(next_layer_ + 1);
   return moves_bytes_ ? run_machine(layer, groups) : Status{};

@@ -21,6 +21,7 @@ struct PageOp {
     kRead,   ///< attention reads the copy in `from`
     kCopy,   ///< `from` to `to`
     kFetch,  ///< one crossing that both reads `from` and installs it in `to`
+    kLower,  ///< what `from` holds (the version before) takes the lower precision, in place
   };
   Kind kind;
   TierId from = 0;
@@ -57,6 +58,7 @@ struct LayerWork {
 struct MachineTraits {
   bool moves_bytes = false;  ///< wants the list of operations; `sim` does without it
   bool attends = false;      ///< wants run(), with groups and the model's word, not run_layer()
+  bool lowers = false;       ///< carries kLower out
 };
 
 /// What carries out decisions. The step loop decides, tells the machine, and predicts the time by

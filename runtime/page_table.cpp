@@ -17,11 +17,12 @@ SlotId SlotPool::take() {
 }
 
 PageTable::PageTable(std::uint32_t layers, std::uint32_t kv_heads,
-                     std::span<const std::uint32_t> tier_slots)
+                     std::span<const std::uint32_t> tier_slots, PageSizes sizes)
     : slot(tier_slots.size()),
       layers_(layers),
       kv_heads_(kv_heads),
-      chunk_rows_(layers * kv_heads * kRun) {
+      chunk_rows_(layers * kv_heads * kRun),
+      sizes_(sizes) {
   LEHR_CHECK(1, tier_slots.size() >= 2 && tier_slots.size() <= kMaxTiers);
   pools_.reserve(tier_slots.size());
   for (const std::uint32_t n : tier_slots) pools_.emplace_back(n);
@@ -44,6 +45,7 @@ PageId PageTable::open_chunk() {
   position.resize(rows);
   version.resize(rows);
   last_tick.resize(rows, kNever);
+  if (sizes_.lowered != 0) lowered.resize(rows);
   for (auto& column : slot) column.resize(rows, kNoSlot);
   chunk_closed_.push_back(0);
   block_refs_.resize(chunk_closed_.size() * kRun);
@@ -64,6 +66,7 @@ void PageTable::open_block(PageId base, std::uint32_t at, std::uint16_t owner) {
     position[page] = at;
     ++version[page];  // rows are used again: a version never repeats for a row
     last_tick[page] = kNever;
+    if (!lowered.empty()) lowered[page] = 0;
   }
 }
 
@@ -80,7 +83,9 @@ void PageTable::abandon_rest(PageId chunk_or_block, std::uint32_t opened) {
   if (chunk_closed_[chunk] == kRun) free_chunks_.push_back(chunk);
 }
 
-PageColumns PageTable::columns() const { return {residency, guard, position, layer, sequence}; }
+PageColumns PageTable::columns() const {
+  return {residency, guard, position, layer, sequence, {}, {}, lowered};
+}
 
 bool PageTable::reserve(PageId page, TierId tier) {
   LEHR_CHECK(2, slot[tier][page] == kNoSlot);

@@ -8,6 +8,7 @@
 #include "kernels/base/exchange.hpp"
 #include "kernels/base/ids.hpp"
 #include "kernels/base/result.hpp"
+#include "kernels/base/units.hpp"
 
 namespace lehr::runtime {
 
@@ -28,6 +29,12 @@ class SlotPool {
   std::vector<SlotId> free_;
 };
 
+/// What a page takes of a link and of HBM.
+struct PageSizes {
+  Bytes full = 0;
+  Bytes lowered = 0;  ///< of a page at the lower precision; 0: no page is ever lowered
+};
+
 enum PageFlag : std::uint8_t {
   kTail = 1,            ///< being written: in HBM, pinned, no other copy
   kInFlight = 2,        ///< a promotion is on its way, its HBM slot is reserved
@@ -45,8 +52,8 @@ class PageTable {
   static constexpr std::uint32_t kRun = 64;
 
   /// `tier_slots[i]` slots in tier i; at most kMaxTiers.
-  PageTable(std::uint32_t layers, std::uint32_t kv_heads,
-            std::span<const std::uint32_t> tier_slots);
+  PageTable(std::uint32_t layers, std::uint32_t kv_heads, std::span<const std::uint32_t> tier_slots,
+            PageSizes sizes = {});
 
   /// A chunk of kRun token blocks for one sequence; its first block's base id.
   PageId open_chunk();
@@ -70,6 +77,11 @@ class PageTable {
   std::uint32_t live_pages() const { return live_blocks_ * layers_ * kv_heads_; }
   PageColumns columns() const;
 
+  /// Of the page as it is stored now, in whatever tier.
+  Bytes bytes(PageId page) const { return is_lowered(page) ? sizes_.lowered : sizes_.full; }
+  bool is_lowered(PageId page) const { return !lowered.empty() && lowered[page] != 0; }
+  const PageSizes& sizes() const { return sizes_; }
+
   SlotPool& slots(TierId tier) { return pools_[tier]; }
   const SlotPool& slots(TierId tier) const { return pools_[tier]; }
 
@@ -83,7 +95,7 @@ class PageTable {
   std::size_t bytes_per_page() const {
     return sizeof(residency[0]) + sizeof(flags[0]) + sizeof(guard[0]) + sizeof(layer[0]) +
            sizeof(sequence[0]) + sizeof(position[0]) + sizeof(version[0]) + sizeof(last_tick[0]) +
-           slot.size() * sizeof(SlotId);
+           (sizes_.lowered != 0 ? sizeof(std::uint8_t) : 0) + slot.size() * sizeof(SlotId);
   }
 
   /// Every slot belongs to one page at most, residency agrees with slots, counts add up. O(pages).
@@ -98,6 +110,7 @@ class PageTable {
   std::vector<std::uint32_t> position;
   std::vector<std::uint32_t> version;     ///< of the contents; rises when a tail is written
   std::vector<Tick> last_tick;            ///< last layer that selected it; kNever before that
+  std::vector<std::uint8_t> lowered;      ///< 1: at the lower precision; empty where none may be
   std::vector<std::vector<SlotId>> slot;  ///< by tier
 
  private:
@@ -106,6 +119,7 @@ class PageTable {
   std::uint32_t layers_;
   std::uint32_t kv_heads_;
   std::uint32_t chunk_rows_;
+  PageSizes sizes_;
   std::uint32_t live_blocks_ = 0;
   std::vector<SlotPool> pools_;
   std::vector<std::uint16_t> block_refs_;

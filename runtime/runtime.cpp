@@ -22,16 +22,18 @@ void StepReport::add(const StepReport& o) {
   }
 }
 
-Runtime::Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> policy,
-                 std::unique_ptr<Machine> machine)
+Runtime::Runtime(RuntimeOptions options, Bytes lowered_bytes,
+                 std::unique_ptr<placement::Policy> policy, std::unique_ptr<Machine> machine)
     : options_(std::move(options)),
       page_bytes_(options_.page_bytes != 0 ? options_.page_bytes : options_.geometry.page_bytes()),
-      table_(options_.geometry.layers, options_.geometry.kv_heads, options_.tier_pages),
+      lowered_bytes_(lowered_bytes),
+      table_(options_.geometry.layers, options_.geometry.kv_heads, options_.tier_pages,
+             {page_bytes_, lowered_bytes}),
       heat_(options_.heat_half_life),
-      home_(options_.platform, table_, page_bytes_),
+      home_(options_.platform, table_),
       to_hbm_(options_.platform.link(options_.platform.home, kHbm)),
       to_home_(options_.platform.link(kHbm, options_.platform.home)),
-      background_(options_.platform, table_, page_bytes_),
+      background_(options_.platform, table_),
       policy_(std::move(policy)),
       watch_(options_.watch),
       machine_(std::move(machine)),
@@ -72,8 +74,16 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
     return invalid("policy " + options.policy +
                    " knows the whole replay in advance: only a replay can run it");
   }
+  Bytes lowered_bytes = 0;
+  if (options.precision) {
+    if (machine->traits().moves_bytes && !machine->traits().lowers)
+      return unsupported("precision: this machine keeps pages as they were written");
+    LEHR_ASSIGN(lowered_bytes,
+                lowered_page_bytes(*options.precision, g,
+                                   options.page_bytes != 0 ? options.page_bytes : g.page_bytes()));
+  }
   std::unique_ptr<Runtime> made(
-      new Runtime(std::move(options), std::move(policy), std::move(machine)));
+      new Runtime(std::move(options), lowered_bytes, std::move(policy), std::move(machine)));
   LEHR_TRY(made->set_held(std::exchange(made->options_.groups, {})));
   LEHR_TRY(made->begin_deciding());
   return made;
@@ -88,6 +98,8 @@ Status Runtime::begin_deciding() {
   context.kv_heads = options_.geometry.kv_heads;
   context.seed = options_.seed;
   context.future = options_.future;
+  context.lowered_bytes = lowered_bytes_;
+  context.lowered_mass = options_.precision ? options_.precision->mass : 0;
   policy_->begin(context);
   // A predictor that nobody listens to costs nothing, but a wrong configuration is said anyway.
   LEHR_ASSIGN(auto predictor,

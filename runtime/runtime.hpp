@@ -21,6 +21,7 @@
 #include "runtime/machine.hpp"
 #include "runtime/page_scores.hpp"
 #include "runtime/page_table.hpp"
+#include "runtime/precision.hpp"
 #include "runtime/sequence.hpp"
 
 namespace lehr::runtime {
@@ -50,6 +51,8 @@ struct RuntimeOptions {
   /// Steps ahead over which the odds that policies read are averaged; 0: 2 to 5, by the time of a
   /// step, of the link and by confidence.
   std::uint32_t prefetch_window = 1;
+  /// What policies that lower pages may do; none: every page stays as it was written.
+  std::optional<PrecisionOptions> precision;
   /// Scores of pages for policies that read them; none: nobody scores.
   std::optional<ImportanceOptions> importance;
   /// The replay that follows, for a policy with full knowledge of it; outlives the runtime.
@@ -186,7 +189,7 @@ class Runtime {
   Status validate() const;
 
  private:
-  Runtime(RuntimeOptions options, std::unique_ptr<placement::Policy> policy,
+  Runtime(RuntimeOptions options, Bytes lowered_bytes, std::unique_ptr<placement::Policy> policy,
           std::unique_ptr<Machine> machine);
   Status begin_deciding();
   void tell_new(std::span<const PageId> pages, std::span<const Tick> first_use);
@@ -234,6 +237,9 @@ class Runtime {
   void open_tails(Layer& layer);
   void apply(Layer& layer);
   void note_reads(Layer& layer);
+  void note_lowered_reads(Layer& layer);
+  void load_lowering(Layer& layer);
+  void lower_pages(Layer& layer);
   void write_back_full_tails(Layer& layer);
   void finish(Layer& layer);
   void list_groups(Layer& layer, std::span<const GroupSelection> groups);
@@ -250,6 +256,7 @@ class Runtime {
 
   RuntimeOptions options_;
   Bytes page_bytes_;
+  Bytes lowered_bytes_;  ///< 0: no page is ever lowered
   PageTable table_;
   Heat heat_;
   HomeTier home_;

@@ -30,9 +30,12 @@ struct PageColumns {
       sequence;  ///< small dense number; a shared page keeps its first owner's
   std::span<const std::uint8_t> token_classes{};  ///< bits of TokenClass; empty if unknown
   std::span<const float> importance{};  ///< rank in [0, 1] (Importance); empty where nobody scores
+  std::span<const std::uint8_t>
+      lowered{};  ///< 1: stored at the lower precision; empty where none is allowed
 
   bool in_hbm(PageId page) const { return resident(residency[page], kHbm); }
   bool evictable(PageId page) const { return guard[page] == 0 && in_hbm(page); }
+  bool is_lowered(PageId page) const { return !lowered.empty() && lowered[page] != 0; }
 };
 
 /// One KV group (sequence and KV head) of the current layer: all pages of its context, read or not.
@@ -100,6 +103,7 @@ struct LayerView {
   std::uint32_t must_free =
       0;  ///< slots that drops have to free in any case, for tails opened in this layer
   std::array<LinkView, kMaxTiers> from_tier{};  ///< by source tier
+  TierId home = 1;                              ///< the tier that full pages are written to
 
   /// By PageId: probability that the next run of the page's layer reads it, this layer's outcome
   /// included. Empty without a predictor, and while none is to be trusted.
@@ -116,7 +120,7 @@ struct Promotion {
 };
 
 /// What a policy decides in a layer. Applied in this order: drop, install, promote, (layer runs),
-/// drop_after.
+/// lower, drop_after.
 struct LayerPlan {
   std::vector<PageId>
       drop;  ///< evictable pages (never of the current selection): slots free at once
@@ -125,12 +129,16 @@ struct LayerPlan {
   std::vector<Promotion> promote;  ///< pages not in HBM and not in `install`
   std::vector<PageId>
       drop_after;  ///< free when the layer ends; may name pages of the current selection
+  /// Pages of the current selection that take the lower precision for good when the layer has run:
+  /// full so far, with a copy at home, held by nobody but the layer. Only where it is allowed.
+  std::vector<PageId> lower;
 
   void clear() {
     drop.clear();
     install.clear();
     promote.clear();
     drop_after.clear();
+    lower.clear();
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace lehr::placement::bounds {
 
@@ -82,8 +83,34 @@ CurveMinorant CurveMinorant::of_bytes(const BandwidthCurve& curve) {
 }
 
 CurveMinorant CurveMinorant::of_count(const BandwidthCurve& curve, Bytes size) {
-  const auto bytes = static_cast<double>(size);
-  return build(curve.counts(), 1.0, [&](double count) { return curve.at(bytes, count) / bytes; });
+  return of_count(curve, size, size);
+}
+
+CurveMinorant CurveMinorant::of_count(const BandwidthCurve& curve, Bytes least, Bytes most) {
+  const auto from = static_cast<double>(least);
+  const auto to = static_cast<double>(most);
+  std::vector<double> sizes{from};
+  for (const double size : curve.sizes()) {
+    if (size > from && size < to) sizes.push_back(size);
+  }
+  if (to > from) sizes.push_back(to);
+  // The largest of several rates that are each monotonic between two counts is largest at one of
+  // them, as build() wants it: they are linear in the count's logarithm.
+  return build(curve.counts(), 1.0, [&](double count) {
+    double best = curve.at(from, count) / from;
+    for (std::size_t i = 1; i < sizes.size(); ++i) {
+      const double low = curve.at(sizes[i - 1], count);
+      best = std::max(best, curve.at(sizes[i], count) / sizes[i]);
+      // Between two measured sizes bytes/s are linear in the size's logarithm: where they rise
+      // faster than the size itself, transfers a second have their maximum at that rate of rise.
+      const double octaves = std::log2(sizes[i] / sizes[i - 1]);
+      const double rise = (curve.at(sizes[i], count) - low) / octaves;
+      const double turn = rise / std::numbers::ln2;
+      if (turn <= low || turn >= curve.at(sizes[i], count)) continue;
+      best = std::max(best, turn / (sizes[i - 1] * std::exp2((turn - low) / rise)));
+    }
+    return best;
+  });
 }
 
 Line CurveMinorant::near(double amount) const {

@@ -24,6 +24,8 @@ class CurveMinorant {
   static CurveMinorant of_bytes(const BandwidthCurve& curve);
   /// Time to move `count` transfers of `size` bytes: count * size / B(size, count), in count >= 1.
   static CurveMinorant of_count(const BandwidthCurve& curve, Bytes size);
+  /// The same where the mean size is anything from `least` to `most`, whichever takes least time.
+  static CurveMinorant of_count(const BandwidthCurve& curve, Bytes least, Bytes most);
 
   /// The line that is highest at `amount`.
   Line near(double amount) const;

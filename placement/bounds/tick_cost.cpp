@@ -49,9 +49,10 @@ std::vector<TickCost> tick_costs(const Instance& instance) {
   const Platform& platform = *instance.platform;
   const LinkId home = platform.link(platform.home, kHbm);
   const Link& link = platform.links[home];
-  const auto page = static_cast<double>(instance.page_bytes);
+  const auto page = static_cast<double>(instance.least_bytes());
   const CurveMinorant hbm = CurveMinorant::of_bytes(platform.hbm);
-  const CurveMinorant crossing = CurveMinorant::of_count(link.curve, instance.page_bytes);
+  const CurveMinorant crossing =
+      CurveMinorant::of_count(link.curve, instance.least_bytes(), instance.page_bytes);
 
   std::vector<TickCost> out(instance.ticks());
   for (Tick t = 0; t < instance.ticks(); ++t) {

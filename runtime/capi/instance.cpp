@@ -76,6 +76,10 @@ Result<std::vector<std::uint32_t>> tier_pages(const config::Config& config, Mach
   return pages;
 }
 
+std::optional<runtime::PrecisionOptions> precision_of(const config::Config& config) {
+  return runtime::precision_of(config.policy_precision, config.policy_precision_mass);
+}
+
 Result<contents::ContentsOptions> contents_options(const config::Config& config) {
   contents::ContentsOptions options;
   options.geometry = config.geometry();
@@ -91,6 +95,7 @@ Result<contents::ContentsOptions> contents_options(const config::Config& config)
     return invalid("geometry.page_bytes: contents have the bytes that the geometry gives");
   if (config.step_rounding == "e4m3") options.rounding = contents::Rounding::kE4m3;
   if (config.step_rounding == "int8") options.rounding = contents::Rounding::kInt8;
+  if (const auto precision = precision_of(config)) options.lowers = precision->to;
   return options;
 }
 
@@ -136,6 +141,7 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
   options.heat_half_life = static_cast<float>(config.policy_heat_half_life);
   options.importance =
       runtime::importance_of(config.policy_importance, config.policy_importance_learns);
+  options.precision = precision_of(config);
   options.policy = config.policy_name;
   options.policy_parameters = config.policy_parameters;
   options.prefetch_window = static_cast<std::uint32_t>(config.predictor_window);
@@ -266,6 +272,8 @@ Result<std::shared_ptr<Instance>> open_instance(const config::Config& config, st
     const auto ordinal = static_cast<std::int32_t>(config.top_device);
     LEHR_ASSIGN(device, runtime::make_cuda_kv_device(ordinal, movers));
     instance->machine = MachineKind::kCuda;
+    if (precision_of(config))
+      return unsupported("policy.precision: needs machine = \"sim\" or \"host\", found \"cuda\"");
   } else {
     instance->machine = config.top_machine == "host" ? MachineKind::kHost : MachineKind::kSim;
   }

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "kernels/base/dtype.hpp"
 #include "kernels/base/geometry.hpp"
 #include "kernels/base/result.hpp"
 #include "runtime/contents/page_choice.hpp"
@@ -24,6 +26,7 @@ struct ContentsOptions {
   KvGeometry geometry;
   Element element = Element::kF32;
   Rounding rounding = Rounding::kNone;
+  std::optional<DType> lowers;  ///< what pages are lowered to where placement decides so
 };
 
 /// One layer's attention.

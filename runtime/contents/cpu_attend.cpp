@@ -86,13 +86,14 @@ constexpr std::uint32_t padded(std::uint32_t tokens) { return (tokens + 15) / 16
 LEHR_BODY void load_page(const PageShape& shape, const PageRef& page, AttendScratch& scratch) {
   const std::uint32_t pad = padded(shape.tokens);
   const std::size_t count = std::size_t{page.tokens} * shape.dim;
+  const PageShape stored{shape.tokens, shape.dim, page.wide ? Element::kF32 : shape.element};
   float* plain = scratch.values.data();
-  widen(shape.element, page.data, plain, count);
+  widen(stored.element, page.data, plain, count);
   for (std::uint32_t t = 0; t < page.tokens; ++t) {
     for (std::uint32_t c = 0; c < shape.dim; ++c)
       scratch.keys[std::size_t{c} * pad + t] = plain[std::size_t{t} * shape.dim + c];
   }
-  widen(shape.element, page.data + shape.half_bytes(), plain, count);
+  widen(stored.element, page.data + stored.half_bytes(), plain, count);
 }
 
 /// Logits of R rows with all tokens of the page.

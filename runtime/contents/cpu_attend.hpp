@@ -25,6 +25,7 @@ struct PageShape {
 
   constexpr std::size_t half_bytes() const { return std::size_t{tokens} * dim * bytes_of(element); }
   constexpr std::size_t bytes() const { return 2 * half_bytes(); }
+  constexpr std::size_t elements() const { return 2 * std::size_t{tokens} * dim; }
 };
 inline constexpr std::uint32_t kMostPageTokens = 256;
 inline constexpr std::uint32_t kMostDim = 512;
@@ -33,6 +34,7 @@ struct PageRef {
   const std::byte* data = nullptr;
   std::uint64_t first = 0;   ///< position of its first token
   std::uint32_t tokens = 0;  ///< that it holds
+  bool wide = false;         ///< `data` is floats, whatever the shape's element
 };
 
 /// Softmax over a set of tokens: weights sum to d * 2^m, logits in log2 units. Empty: (-inf, 0).

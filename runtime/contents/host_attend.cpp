@@ -42,6 +42,15 @@ Result<const std::byte*> HostContents::locate(PageId page, std::size_t scratch_a
   return internal_error(fmt::format("page {} has no copy anywhere", page));
 }
 
+/// A full page as elements of the caller's type, lowered or not. Valid until the next call.
+Result<const std::byte*> HostContents::locate_plain(PageId page) {
+  LEHR_ASSIGN(const std::byte* stored, locate(page, 0, false));
+  if (!runtime_->table().is_lowered(page)) return stored;
+  plain_.resize(page_.bytes());
+  lowering_->widen(stored, plain_.data());
+  return static_cast<const std::byte*>(plain_.data());
+}
+
 /// Pages of a group for this step: those chosen by the boxes of its keys.
 void HostContents::choose(const AttendCall& call, std::size_t member, std::uint32_t head) {
   const Member& m = batch_[member];
@@ -133,18 +142,27 @@ Status HostContents::attend_member(const AttendCall& call, std::size_t member, s
   auto& pages = chosen_[member * geometry_.kv_heads + head];
   if (mode_ == Mode::kChunk) choose_pages({}, std::vector<float>(blocks.size()), 1, pages);
   below_.resize(pages.size() * page_.bytes());
+  if (lowering_) wide_.resize(std::max(wide_.size(), pages.size() * page_.elements()));
   refs_.clear();
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const std::uint64_t first = std::uint64_t{pages[i]} * page_.tokens;
     const auto here =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(page_.tokens, tokens - first));
     const std::byte* data = nullptr;
+    bool wide = false;
     if (mode_ == Mode::kChunk && here < page_.tokens) {
       data = tail_of(m.id, layers_.at() * geometry_.kv_heads + head);
     } else {
-      LEHR_ASSIGN(data, locate(blocks[pages[i]] + offset, i * page_.bytes(), true));
+      const PageId page = blocks[pages[i]] + offset;
+      LEHR_ASSIGN(data, locate(page, i * page_.bytes(), true));
+      wide = runtime_->table().is_lowered(page);
+      if (wide) {
+        float* const floats = wide_.data() + i * page_.elements();
+        lowering_->widen(data, floats);
+        data = reinterpret_cast<const std::byte*>(floats);
+      }
     }
-    refs_.push_back({data, first, here});
+    refs_.push_back({data, first, here, wide});
   }
   const std::uint32_t rows = m.tokens * ratio;
   q_.resize(rows * dim);
@@ -229,7 +247,7 @@ Status HostContents::gather_rows(std::uint32_t layer, SequenceId id, std::uint32
     if (token == 0 && t + page_.tokens > tokens) {
       page = tail;
     } else if (token == 0) {
-      LEHR_ASSIGN(page, locate(blocks[t / page_.tokens] + in_block, 0, false));
+      LEHR_ASSIGN(page, locate_plain(blocks[t / page_.tokens] + in_block));
     }
     std::memcpy(out.row(index, head, t), page + offset + token * row_bytes, row_bytes);
   }

@@ -7,8 +7,6 @@
 
 #include <fmt/core.h>
 
-#include "kernels/quantize.hpp"
-
 namespace lehr::contents {
 
 using runtime::PageOp;
@@ -17,7 +15,14 @@ using runtime::PageTable;
 HostContents::HostContents(const ContentsOptions& options)
     : geometry_(options.geometry),
       page_{options.geometry.page_tokens, options.geometry.head_dim, options.element},
-      rounding_(options.rounding) {}
+      rounding_(conversion(options.rounding == Rounding::kNone   ? std::nullopt
+                           : options.rounding == Rounding::kE4m3 ? std::optional(DType::kE4m3)
+                                                                 : DType::kInt8)),
+      lowering_(conversion(options.lowers)) {}
+
+std::unique_ptr<PageConversion> HostContents::conversion(std::optional<DType> to) const {
+  return to ? std::make_unique<PageConversion>(page_, *to) : nullptr;
+}
 
 Result<std::unique_ptr<HostContents>> HostContents::create(const ContentsOptions& options) {
   const KvGeometry& g = options.geometry;
@@ -36,7 +41,9 @@ Result<std::unique_ptr<HostContents>> HostContents::create(const ContentsOptions
   if (options.rounding != Rounding::kNone && (g.head_dim % 32 != 0)) {
     return unsupported("step.rounding: head_dim must be a multiple of 32");
   }
-  return std::unique_ptr<HostContents>(new HostContents(options));
+  std::unique_ptr<HostContents> made(new HostContents(options));
+  if (made->lowering_) LEHR_TRY(made->lowering_->check());
+  return made;
 }
 
 void HostContents::attach(runtime::Runtime& runtime, runtime::HostMachine& machine) {
@@ -80,7 +87,7 @@ Status HostContents::begin(std::span<const SequenceId> batch, std::span<const st
   const bool single =
       std::all_of(tokens.begin(), tokens.end(), [](std::uint32_t n) { return n == 1; });
   LEHR_TRY(single ? runtime_->begin_step(batch) : grow());
-  if (!single || rounding_ != Rounding::kNone) {  // full pages are written over what was the tail
+  if (!single || rounding_) {  // full pages are written over what was the tail
     for (Member& m : batch_) m.tail = sequences_.at(m.id).tail;
   }
   boxes_.resize(std::size_t{runtime_->table().rows()} * 2 * page_.dim);
@@ -114,7 +121,10 @@ Status HostContents::bring(PageId page) {
 }
 
 Status HostContents::page_filled(PageId page, std::byte* contents) {
-  if (rounding_ != Rounding::kNone) round(contents);
+  if (rounding_) {
+    LEHR_TRY(rounding_->lower(contents));
+    rounding_->widen(contents, contents);
+  }
   box_of(page_, contents, boxes_.data() + std::size_t{page} * 2 * page_.dim, scratch_);
   if (mode_ == Mode::kStep) return {};  // the step loop asks for it
   writing_[page] = contents;
@@ -228,7 +238,7 @@ Status HostContents::truncate(SequenceId id, std::uint64_t tokens) {
     below_.resize(page_.bytes());
     for (std::uint32_t group = 0; group < geometry_.groups(); ++group) {
       const PageId from = runtime_->blocks(id)[page] + group * PageTable::kRun;
-      LEHR_ASSIGN(const std::byte* contents, locate(from, 0, false));
+      LEHR_ASSIGN(const std::byte* contents, locate_plain(from));
       std::memcpy(tail->data() + page_.bytes() * group, contents, page_.bytes());
     }
   }
@@ -247,41 +257,15 @@ Status HostContents::reorder(std::span<const SequenceId> ids,
   return {};
 }
 
-void HostContents::round(std::byte* contents) const {
-  const kernels::StepShape shape{1, 1, 1, page_.dim, page_.tokens, 1, 1, DType::kF16, {}};
-  const DType to = rounding_ == Rounding::kE4m3 ? DType::kE4m3 : DType::kInt8;
-  const std::size_t count = 2 * std::size_t{page_.tokens} * page_.dim;
-  std::vector<float> values(count);
-  // The kernels' pages are 128-byte aligned and of 16 bits.
-  const auto aligned = [](std::vector<std::byte>& v) {
-    const auto at = reinterpret_cast<std::uintptr_t>(v.data());
-    return v.data() +
-           (kernels::kPageAlignment - at % kernels::kPageAlignment) % kernels::kPageAlignment;
-  };
-  std::vector<std::byte> from_memory(2 * count + kernels::kPageAlignment);
-  std::vector<std::byte> to_memory(kernels::slot_bytes(to, page_.tokens, page_.dim) +
-                                   kernels::kPageAlignment);
-  std::byte* const from = aligned(from_memory);
-  std::byte* const stored = aligned(to_memory);
-  to_floats(page_.element, contents, values.data(), count);
-  from_floats(Element::kF16, values.data(), from, count);
-  const kernels::PageEntry source =
-      kernels::make_entry(reinterpret_cast<std::uintptr_t>(from), false, DType::kF16);
-  const auto destination = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stored));
-  kernels::QuantizeParams params;
-  params.sources = &source;
-  params.destinations = &destination;
-  params.count = 1;
-  params.to = to;
-  if (!kernels::quantize_reference(shape, params)) return;  // shapes were checked at the start
-  std::size_t i = 0;
-  for (int what = 0; what < 2; ++what) {
-    for (std::uint32_t t = 0; t < page_.tokens; ++t) {
-      for (std::uint32_t c = 0; c < page_.dim; ++c)
-        values[i++] = kernels::stored_value(stored, to, page_.tokens, page_.dim, what, t, c);
-    }
-  }
-  from_floats(page_.element, values.data(), contents, count);
+Status HostContents::lower(PageId page, std::span<std::byte> contents) {
+  if (!lowering_) return internal_error("host contents: pages keep their precision");
+  LEHR_TRY(lowering_->lower(contents.data()));
+  // The box is that of what is stored now.
+  wide_.resize(std::max(wide_.size(), page_.elements()));
+  lowering_->widen(contents.data(), wide_.data());
+  box_of({page_.tokens, page_.dim, Element::kF32}, reinterpret_cast<const std::byte*>(wide_.data()),
+         boxes_.data() + std::size_t{page} * 2 * page_.dim, scratch_);
+  return {};
 }
 
 Result<ContentsStats> HostContents::stats() {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "runtime/contents/contents.hpp"
 #include "runtime/contents/cpu_attend.hpp"
+#include "runtime/contents/page_conversion.hpp"
 #include "runtime/contents/step_layers.hpp"
 #include "runtime/machines/host.hpp"
 
@@ -42,6 +44,7 @@ class HostContents final : public Contents, public runtime::PageSource {
   const PageShape& page() const { return page_; }
 
   bool fill(PageId page, std::uint32_t version, std::span<std::byte> out) override;
+  Status lower(PageId page, std::span<std::byte> contents) override;
 
  private:
   enum class Mode : std::uint8_t { kIdle, kStep, kChunk };
@@ -72,17 +75,19 @@ class HostContents final : public Contents, public runtime::PageSource {
   Status run_layer(const AttendCall* call);
   void choose(const AttendCall& call, std::size_t member, std::uint32_t head);
   Result<const std::byte*> locate(PageId page, std::size_t scratch_at, bool count);
+  Result<const std::byte*> locate_plain(PageId page);
   Status attend_member(const AttendCall& call, std::size_t member, std::uint32_t head);
   Status gather_rows(std::uint32_t layer, SequenceId id, std::uint32_t head, std::size_t offset,
                      std::size_t index, const Tensor& out);
   void note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
                  std::span<const std::uint32_t> pages);
-  void round(std::byte* contents) const;
+  std::unique_ptr<PageConversion> conversion(std::optional<DType> to) const;
   void roll_back(const Member& member);
 
   KvGeometry geometry_;
   PageShape page_;
-  Rounding rounding_;
+  std::unique_ptr<PageConversion> rounding_;  ///< null: none
+  std::unique_ptr<PageConversion> lowering_;  ///< null: pages keep their precision
   runtime::Runtime* runtime_ = nullptr;
   runtime::HostMachine* machine_ = nullptr;
   TierId home_ = 0;
@@ -107,6 +112,8 @@ class HostContents final : public Contents, public runtime::PageSource {
   std::vector<SoftmaxPair> pairs_;
   std::vector<SoftmaxPair> totals_;
   std::vector<std::byte> below_;
+  std::vector<float> wide_;       ///< lowered pages as floats
+  std::vector<std::byte> plain_;  ///< one as elements
 };
 
 }  // namespace lehr::contents

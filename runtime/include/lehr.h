@@ -454,6 +454,12 @@ typedef struct lehr_step_report {
   uint64_t link_transfers[LEHR_MAX_LINKS];
   uint64_t paused_layers;    /* without promotions: predictions were off */
   uint64_t thrashing_layers; /* without promotions: steps read more than HBM holds */
+  /* Of pages at the lower precision (policy.precision); 0 where none may be. */
+  uint64_t lowered;           /* pages that took it */
+  uint64_t lowered_hits;      /* reads of such pages in HBM */
+  uint64_t lowered_crossings; /* such pages that crossed to HBM, read in place or moved */
+  uint64_t mass_seen;         /* softmax mass of the pages read, in millionths of a KV group's */
+  uint64_t mass_lowered;      /* of that, on such pages */
 } lehr_step_report;
 
 /*

@@ -55,7 +55,7 @@ class Host final : public HostMachine {
        PageSource* source)
       : engine_(std::move(engine)), home_(home), staging_(std::move(staging)), source_(source) {}
 
-  MachineTraits traits() const override { return {.moves_bytes = true}; }
+  MachineTraits traits() const override { return {.moves_bytes = true, .lowers = true}; }
 
   Status set_up(std::span<const PageOp> ops) override {
     for (const PageOp& op : ops) LEHR_TRY(run(op));
@@ -80,6 +80,10 @@ class Host final : public HostMachine {
     std::vector<std::string> out;
     out.push_back(fmt::format("verified {} page reads ({} bytes) by {}", verified_, verified_bytes_,
                               source_ == nullptr ? "content" : "stamp"));
+    if (lowered_ > 0) {
+      out.push_back(
+          fmt::format("lowered {} pages in place; their slots are moved whole", lowered_));
+    }
     for (const transfer::LinkStats& link : stats.links) {
       std::map<std::string, Bytes> bytes;  // a mover may have been measured more than once
       for (const transfer::MoverShare& share : link.by_mover) bytes[share.mover] += share.bytes;
@@ -141,6 +145,8 @@ class Host final : public HostMachine {
         return move(op, {op.from, op.from_slot});
       case PageOp::Kind::kCopy:
         return move(op, {op.from, op.from_slot});
+      case PageOp::Kind::kLower:
+        return lower(op);
     }
     return internal_error("host machine: unknown operation");
   }
@@ -184,6 +190,22 @@ class Host final : public HostMachine {
     ++verified_;
     verified_bytes_ += contents.size();
     return {};
+  }
+
+  /// The contents before are verified as at a read; from here on every check is for the new form.
+  Status lower(const PageOp& op) {
+    if (touched_.contains(key(op.from, op.from_slot))) LEHR_TRY(flush());
+    PageOp before = op;
+    --before.version;
+    LEHR_TRY(read(before));
+    const auto contents = bytes(op.from, op.from_slot);
+    if (source_ != nullptr) {
+      LEHR_TRY(source_->lower(op.page, contents));
+    } else {
+      PagePattern(op.page, op.version).fill(contents);
+    }
+    ++lowered_;
+    return engine_->stamp({op.from, op.from_slot}, op.page, op.version);
   }
 
   Status move(const PageOp& op, Place from) {
@@ -258,6 +280,7 @@ class Host final : public HostMachine {
   Bytes verified_bytes_ = 0;
   std::uint64_t moved_ = 0;
   Bytes moved_bytes_ = 0;
+  std::uint64_t lowered_ = 0;
   Seconds measured_ = 0;
 };
 

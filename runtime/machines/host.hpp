@@ -31,6 +31,8 @@ class PageSource {
   /// Writes the page's contents at this version; false: they are not there yet, and the caller of
   /// set_up() brings them later (take_deferred(), fill_now()).
   virtual bool fill(PageId page, std::uint32_t version, std::span<std::byte> out) = 0;
+  /// Converts a full page's contents to the lower precision, in place.
+  virtual Status lower(PageId page, std::span<std::byte> contents) = 0;
 };
 
 /// Real bytes: an arena standing for HBM, NUMA-bound host memory, an NVMe file through io_uring

@@ -178,7 +178,15 @@ Result<placement::Instance> replay_instance(const Workload& workload,
                                             const ReplayOptions& options) {
   LEHR_TRY(workload.validate());
   LEHR_TRY(options.runtime.platform.validate());
+  Bytes lowered = 0;
+  if (options.runtime.precision) {
+    const KvGeometry geometry = workload.sequences.front().selection->trace().geometry();
+    const Bytes own = options.runtime.page_bytes;
+    LEHR_ASSIGN(lowered, lowered_page_bytes(*options.runtime.precision, geometry,
+                                            own != 0 ? own : geometry.page_bytes()));
+  }
   Instance instance = Builder(workload, options).build();
+  instance.least_page_bytes = lowered;
   LEHR_TRY(instance.validate());
   return instance;
 }

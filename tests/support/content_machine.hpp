@@ -16,7 +16,7 @@ class ContentMachine final : public runtime::Machine {
  public:
   using Op = runtime::PageOp;
 
-  runtime::MachineTraits traits() const override { return {.moves_bytes = true}; }
+  runtime::MachineTraits traits() const override { return {.moves_bytes = true, .lowers = true}; }
   Status set_up(std::span<const Op> ops) override { return run(ops); }
   Status run_layer(Step, std::uint32_t, std::span<const Op> ops) override { return run(ops); }
   Status drain() override { return {}; }
@@ -30,11 +30,13 @@ class ContentMachine final : public runtime::Machine {
   Status run(std::span<const Op> ops) {
     for (const Op& op : ops) {
       const std::pair<PageId, std::uint32_t> content{op.page, op.version};
+      // What is lowered is the version before.
+      const std::uint32_t expected = op.version - (op.kind == Op::Kind::kLower ? 1 : 0);
       if (op.kind != Op::Kind::kFill) {
         const auto at = slots_.find({op.from, op.from_slot});
-        if (at == slots_.end() || at->second != content) {
+        if (at == slots_.end() || at->second != std::pair{op.page, expected}) {
           return corrupt(fmt::format("tier {} slot {} does not hold page {} version {}", op.from,
-                                     op.from_slot, op.page, op.version));
+                                     op.from_slot, op.page, expected));
         }
       }
       if (op.kind == Op::Kind::kRead) {
@@ -42,7 +44,7 @@ class ContentMachine final : public runtime::Machine {
         continue;
       }
       if (op.kind == Op::Kind::kFetch) ++reads;
-      if (op.kind != Op::Kind::kFill) ++copies;
+      if (op.kind != Op::Kind::kFill && op.kind != Op::Kind::kLower) ++copies;
       slots_[{op.to, op.to_slot}] = content;
     }
     return {};

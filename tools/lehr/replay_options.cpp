@@ -179,6 +179,16 @@ void ReplayArguments::add_to(CLI::App& command) {
       .add_option("--importance-learns", importance_learns,
                   "Rate at which the weights of the scores follow what is read")
       ->check(CLI::Range(0.0, 1.0));
+  command
+      .add_option(
+          "--precision", precision,
+          "Lower precision that policies which lower pages (sa) may convert pages to: none, "
+          "e4m3 or int8")
+      ->check(CLI::IsMember({"none", "e4m3", "int8"}));
+  command
+      .add_option("--precision-mass", precision_mass,
+                  "Share of a step's softmax mass that may be expected on such pages")
+      ->check(CLI::Range(0.0, 1.0));
   command.add_option("--weights-gb", weights_gb, "HBM traffic of the weights, GB a step");
   command.add_option("--shape", shape, "Impose a model's page bytes, e.g. llama-3.1-8b");
   command.add_option("--page-bytes", page_bytes, "Impose the bytes of a page");
@@ -254,6 +264,16 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
   options.prefetch_window = arguments.window;
   options.importance = runtime::importance_of(arguments.importance, arguments.importance_learns);
+  options.precision = runtime::precision_of(arguments.precision, arguments.precision_mass);
+  if (options.precision) {
+    LEHR_ASSIGN(
+        prepared->lowered_bytes,
+        runtime::lowered_page_bytes(*options.precision, prepared->traces.front()->geometry(),
+                                    prepared->page_bytes));
+    prepared->notices.push_back(
+        fmt::format("{} allowed: {} bytes a lowered page; bounds count every read as one",
+                    arguments.precision, prepared->lowered_bytes));
+  }
   prepared->base.warmup_steps = arguments.warmup;
   LEHR_TRY(set_platform(arguments, *std::move(profile), *prepared));
   const TierId home = options.platform.home;

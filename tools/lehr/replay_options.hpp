@@ -32,6 +32,8 @@ struct ReplayArguments {
   std::uint32_t window = runtime::RuntimeOptions{}.prefetch_window;
   std::string importance = "none";
   double importance_learns = 0;
+  std::string precision = "none";
+  double precision_mass = runtime::PrecisionOptions{}.mass;
   std::string shape;
   std::string page_bytes;
   bool cold = false;
@@ -50,6 +52,7 @@ struct Prepared {
       notices;          ///< imposed shapes, many copies of one trace: what the figures stand for
   KvGeometry geometry;  ///< with an imposed shape: what kernels see
   Bytes page_bytes = 0;
+  Bytes lowered_bytes = 0;  ///< of a page at the lower precision; 0: none is allowed
   std::uint64_t total_pages = 0;
   Seconds kernels_per_layer = 0;  ///< of the profile (config::GpuFacts); 0: it does not say
 

@@ -294,6 +294,8 @@ Status DecodeMachine::list_op(const PageOp& op) {
       return note_read(op);
     case PageOp::Kind::kCopy:
       return list_copy(op);
+    case PageOp::Kind::kLower:
+      break;  // refused when the runtime is made
   }
   return internal_error("cuda machine: unknown operation");
 }
