@@ -32,6 +32,31 @@ struct FeedbackParams {
 };
 static_assert(sizeof(FeedbackParams) == 72 && std::is_standard_layout_v<FeedbackParams>);
 
+/// What the host reads of a page's heat, brought up to date: a quarter of the bytes.
+struct HeatDigest {
+  std::uint16_t frequency;  ///< fp16 bits
+  std::uint8_t mean;        ///< codes of shares (base/mass.hpp); 255: none, as of a page never read
+  std::uint8_t peak;
+};
+static_assert(sizeof(HeatDigest) == 4);
+
+/// The digest of every page, written in steps that are multiples of `every`; else nothing is
+/// touched, so a captured step holds the launch and the host copies every N steps. `decay` is
+/// feedback's.
+struct HeatDigestParams {
+  const PageHeat* heat = nullptr;
+  const std::uint32_t* lengths = nullptr;
+  const std::uint32_t* step = nullptr;
+  HeatDigest* digest = nullptr;  ///< [sequences][kv_heads][max_pages]; past a sequence's end: none
+  std::uint32_t every = 1;
+  float decay = 0.95F;
+};
+static_assert(sizeof(HeatDigestParams) == 40 && std::is_standard_layout_v<HeatDigestParams>);
+
+Status check_heat_digest(const StepShape& shape, const HeatDigestParams& params);
+Status heat_digest_reference(const StepShape& shape, const HeatDigestParams& params);
+Status heat_digest_cuda(const StepShape& shape, const HeatDigestParams& params, void* stream);
+
 Status check_feedback(const StepShape& shape, const FeedbackParams& params);
 Status feedback_reference(const StepShape& shape, const FeedbackParams& params);
 Status feedback_cuda(const StepShape& shape, const FeedbackParams& params, void* stream);

@@ -11,7 +11,7 @@ namespace lehr::kernels {
 /// made 0.
 struct QuantizeParams {
   const PageEntry* sources = nullptr;           ///< [count], format in the entry
-  const std::uint64_t* destinations = nullptr;  ///< [count] addresses
+  const std::uint64_t* destinations = nullptr;  ///< [count] addresses, multiples of 16
   std::uint32_t count = 0;
   PageFormat to = DType::kE4m3;
   std::uint8_t reserved[2] = {};
@@ -21,6 +21,15 @@ static_assert(sizeof(QuantizeParams) == 24 && std::is_standard_layout_v<Quantize
 Status check_quantize(const StepShape& shape, const QuantizeParams& params);
 Status quantize_reference(const StepShape& shape, const QuantizeParams& params);
 Status quantize_cuda(const StepShape& shape, const QuantizeParams& params, void* stream);
+
+/// The same bits, as a mover runs it: pages change memory and format in one crossing. `ctas` CTAs
+/// take pages in turn; each fetches its next page into shared memory while it converts one there,
+/// and both ends see whole lines, whichever of them lies over a link. Sources and destinations
+/// start at multiples of 16; the lists may lie in pinned host memory, and a source that is absent
+/// or a destination of 0 moves nothing. Capturable. Refuses no CTAs, and pages that shared memory
+/// does not hold in both forms.
+Status convert_pages_cuda(const StepShape& shape, const QuantizeParams& params, std::uint32_t ctas,
+                          void* stream);
 
 /// Refuses a format that no page has.
 Status check_format(PageFormat format);

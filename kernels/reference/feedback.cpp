@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/half.hpp"
+#include "kernels/base/mass.hpp"
 #include "kernels/reference/values.hpp"
 
 namespace lehr::kernels {
@@ -67,6 +69,35 @@ Status feedback_reference(const StepShape& shape, const FeedbackParams& params) 
       heat.mean = known ? heat.mean + params.blend * (mean - heat.mean) : mean;
       heat.peak = std::max(heat.peak * fade, peak);
       heat.step = *params.step;
+    }
+  }
+  return {};
+}
+
+Status check_heat_digest(const StepShape& shape, const HeatDigestParams& params) {
+  LEHR_TRY(check_shape(shape));
+  if (!(params.decay >= 0.0F && params.decay <= 1.0F)) return invalid("decay must be 0 to 1");
+  if (params.every == 0) return invalid("a digest every 0 steps", Reason::kOutOfRange);
+  if (shape.sequences == 0) return {};
+  LEHR_TRY(check_pointer(params.heat, 16, "heat"));
+  LEHR_TRY(check_pointer(params.lengths, 4, "lengths"));
+  LEHR_TRY(check_pointer(params.step, 4, "step"));
+  return check_pointer(params.digest, 4, "digest");
+}
+
+Status heat_digest_reference(const StepShape& shape, const HeatDigestParams& params) {
+  LEHR_TRY(check_heat_digest(shape, params));
+  if (shape.sequences == 0 || *params.step % params.every != 0) return {};
+  for (std::size_t group = 0; group < shape.groups(); ++group) {
+    const std::uint32_t pages = shape.pages_for(params.lengths[group / shape.kv_heads]);
+    for (std::uint32_t i = 0; i < shape.max_pages; ++i) {
+      const PageHeat heat = i < pages ? params.heat[group * shape.max_pages + i] : PageHeat{};
+      const bool known = heat.frequency > 0;
+      const float fade =
+          known ? std::pow(params.decay, static_cast<float>(*params.step - heat.step)) : 0.0F;
+      params.digest[group * shape.max_pages + i] = {to_f16(heat.frequency * fade),
+                                                    known ? mass_code(heat.mean) : kNoMass,
+                                                    known ? mass_code(heat.peak * fade) : kNoMass};
     }
   }
   return {};

@@ -45,6 +45,46 @@ TEST_CASE("heat by hand: a share of mass, decay by age, and no vote from pages n
   CHECK(heat[3].step == 10);
 }
 
+TEST_CASE("a digest by hand: brought up to its step, every so many, nothing past the end") {
+  StepShape s = shape_of(1, 1, 64, 16, 4);
+  s.sequences = 1;
+  const std::uint32_t length = 48;  // three pages
+  alignas(16) const PageHeat heat[4] = {
+      {4, 0.25F, 0.5F, 6}, {0, 0.5F, 0.5F, 8}, {3, 1, 1e-12F, 8}, {9, 1, 1, 8}};
+  const HeatDigest untouched{0x1234, 7, 9};
+  HeatDigest digest[4] = {untouched, untouched, untouched, untouched};
+  std::uint32_t step = 7;
+  HeatDigestParams p;
+  p.heat = heat;
+  p.lengths = &length;
+  p.step = &step;
+  p.digest = digest;
+  p.every = 4;
+  p.decay = 0.5F;
+  REQUIRE(heat_digest_reference(s, p));
+  CHECK(digest[0].frequency == 0x1234);  // step 7 is no fourth one
+  step = 8;
+  REQUIRE(heat_digest_reference(s, p));
+  CHECK(digest[0].frequency == 0x3C00);  // 4 * 0.5^2 = 1 as fp16
+  CHECK(digest[0].mean == 16);           // 2^(-16/8)
+  CHECK(digest[0].peak == 24);           // 0.5 * 0.25 = 2^(-24/8)
+  CHECK(digest[1].frequency == 0);       // never read: what lies there says nothing
+  CHECK(digest[1].mean == 255);
+  CHECK(digest[1].peak == 255);
+  CHECK(digest[2].mean == 0);
+  CHECK(digest[2].peak == 255);  // below the smallest code
+  CHECK(digest[3].frequency == 0);
+  CHECK(digest[3].mean == 255);
+  p.every = 0;
+  CHECK_FALSE(heat_digest_reference(s, p));
+  p.every = 1;
+  p.decay = std::nanf("");
+  CHECK_FALSE(heat_digest_reference(s, p));
+  p.decay = 0.5F;
+  p.digest = nullptr;
+  CHECK_FALSE(heat_digest_reference(s, p));
+}
+
 TEST_CASE("a NaN in the totals leaves heat finite") {
   StepShape s = shape_of(1, 1, 64, 16, 1);
   s.sequences = 1;

@@ -38,6 +38,17 @@ TEST_CASE("K and V of two layers, apart on the device, lie together on the host,
   }
 }
 
+TEST_CASE("A pair that was taken out moves nothing, and the others go on") {
+  PageLayout layout;
+  layout.piece_bytes = 32;
+  std::vector<unsigned char> from(96, 7), to(96, 0xEE);
+  const PagePair pairs[] = {{address(from.data()), address(to.data())},
+                            {0, address(to.data() + 32)},
+                            {address(from.data() + 64), address(to.data() + 64)}};
+  REQUIRE(move_pages_reference({pairs, 3}, layout));
+  for (std::size_t i = 0; i < to.size(); ++i) CHECK(to[i] == (i / 32 == 1 ? 0xEE : 7));
+}
+
 TEST_CASE("Moves that the kernels cannot do are refused") {
   PagePair pair;
   PageLayout layout;

@@ -51,6 +51,83 @@ __device__ inline void to_e4m3(const Page& page, std::uint32_t what, unsigned ch
   if (threadIdx.x == 0) *to_scale = scale;
 }
 
+/// Eight values side by side of a half page in 16 bits, from one load.
+__device__ inline void eight_of(DType type, const uint4& words, float (&x)[8]) {
+  const std::uint32_t parts[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float2 two;
+    if (type == DType::kBf16) {
+      two = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(parts[i]));
+    } else {
+      two = __half22float2(reinterpret_cast<const __half2&>(parts[i]));
+    }
+    x[2 * i] = two.x;
+    x[2 * i + 1] = two.y;
+  }
+}
+
+/// to_e4m3 of 16-bit values eight at a time: the same bits, a quarter of the time. Both ends start
+/// at multiples of 16.
+__device__ inline void e4m3_of_16_bits(const Page& page, std::uint32_t what, unsigned char* out,
+                                       float* to_scale) {
+  const std::uint32_t half = page.tokens * page.dim;
+  const DType type = what == 0 ? page.format.k : page.format.v;
+  const auto* from = reinterpret_cast<const uint4*>(
+      page.from + (what == 0 ? 0 : half * element_bytes(page.format.k)));
+  float x[8];
+  float peak = 0.0F;
+  for (std::uint32_t i = threadIdx.x; i < half / 8; i += kPageThreads) {
+    eight_of(type, from[i], x);
+#pragma unroll
+    for (const float v : x) peak = fmaxf(peak, isfinite(v) ? fabsf(v) : 0.0F);
+  }
+  peak = block_maximum(peak);
+  const float scale = peak > 0.0F ? peak / 448.0F : 1.0F;
+  const float inverse = 1.0F / scale;
+  for (std::uint32_t i = threadIdx.x; i < half / 8; i += kPageThreads) {
+    eight_of(type, from[i], x);
+    std::uint32_t codes[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float v = isfinite(x[j]) ? x[j] * inverse : 0.0F;
+      codes[j / 4] |= std::uint32_t{__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3)}
+                      << (j % 4 * 8);
+    }
+    reinterpret_cast<uint2*>(out)[i] = make_uint2(codes[0], codes[1]);
+  }
+  if (threadIdx.x == 0) *to_scale = scale;
+}
+
+/// e4m3 values to 16 bits, eight at a time.
+__device__ inline void widen_e4m3(const Page& page, std::uint32_t what, DType to,
+                                  unsigned char* out) {
+  const std::uint32_t half = page.tokens * page.dim;
+  const auto* from = reinterpret_cast<const uint2*>(
+      page.from + (what == 0 ? 0 : half * element_bytes(page.format.k)));
+  const unsigned char* scales =
+      page.from + half * (element_bytes(page.format.k) + element_bytes(page.format.v));
+  if (what == 1) {
+    scales += page.format == PageFormat(DType::kE4m3)
+                  ? 4
+                  : k_scale_bytes(page.format, page.tokens, page.dim);
+  }
+  const float scale = *reinterpret_cast<const float*>(scales);
+  for (std::uint32_t i = threadIdx.x; i < half / 8; i += kPageThreads) {
+    const uint2 codes = from[i];
+    alignas(16) unsigned short wide[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const auto code = static_cast<__nv_fp8_storage_t>((j < 4 ? codes.x : codes.y) >> (j % 4 * 8));
+      const float v = __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3))) * scale;
+      store_half(to, wide, j, v);
+    }
+    reinterpret_cast<uint4*>(out)[i] = *reinterpret_cast<const uint4*>(wide);
+  }
+}
+
+constexpr bool has_16_bits(DType type) { return type == DType::kF16 || type == DType::kBf16; }
+
 /// See the reference for why K's scales keep four digits.
 __device__ inline float int8_scale(float peak, bool four_digits, void* scales, std::size_t index) {
   float scale = peak > 0.0F ? peak / 127.0F : 1.0F;
@@ -104,8 +181,13 @@ __device__ inline void convert_page(const Page& page, PageFormat to_format, unsi
   __syncthreads();
   for (std::uint32_t what = 0; what < 2; ++what) {
     const DType to = what == 0 ? to_format.k : to_format.v;
+    const DType from = what == 0 ? page.format.k : page.format.v;
     if (what == 1) scales += shared ? 4 : k_scale_bytes(to_format, page.tokens, page.dim);
-    if (to == DType::kE4m3) {
+    if (to == DType::kE4m3 && has_16_bits(from)) {
+      e4m3_of_16_bits(page, what, out, reinterpret_cast<float*>(scales));
+    } else if (has_16_bits(to) && from == DType::kE4m3) {
+      widen_e4m3(page, what, to, out);
+    } else if (to == DType::kE4m3) {
       to_e4m3(page, what, out, reinterpret_cast<float*>(scales));
     } else if (to == DType::kInt8) {
       if (what == 0) to_int8_k(page, out, scales);
