@@ -9,7 +9,8 @@
 namespace lehr::kernels {
 
 /// Where one page comes from and where it goes: addresses as the device sees them (own HBM, a
-/// peer's, pinned host memory).
+/// peer's, pinned host memory). `from` 0: nothing is moved, and `to` is not looked at. The list is
+/// read when the move runs, so what has not run may still be taken out.
 struct PagePair {
   std::uint64_t from = 0;
   std::uint64_t to = 0;

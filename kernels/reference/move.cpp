@@ -49,6 +49,7 @@ Status check_move(const MoveParams& params, const PageLayout& layout, const Move
 Status move_pages_reference(const MoveParams& params, const PageLayout& layout) {
   LEHR_TRY(check_move(params, layout, {}));
   for (std::uint32_t p = 0; p < params.pages; ++p) {
+    if (params.pairs[p].from == 0) continue;
     for (std::uint32_t i = 0; i < layout.count; ++i) {
       std::memcpy(reference::memory_at(params.pairs[p].to + layout.to[i]),
                   reference::memory_at(params.pairs[p].from + layout.from[i]), layout.piece_bytes);

@@ -46,8 +46,9 @@ __device__ __forceinline__ Chunk chunk_of_pair(const Work& w, std::uint32_t inde
   const std::uint32_t within = index % w.chunks;
   const std::uint32_t piece = within / w.per_piece;
   const std::uint32_t at = (within - piece * w.per_piece) * w.stage_bytes;
+  const std::uint32_t bytes = min(w.stage_bytes, w.layout.piece_bytes - at);
   return {pair.from + w.layout.from[piece] + at, pair.to + w.layout.to[piece] + at,
-          min(w.stage_bytes, w.layout.piece_bytes - at), 0};
+          pair.from == 0 ? 0 : bytes, 0};
 }
 
 /// The chunks of one CTA, which takes every gridDim.x-th of all; 32 of them are a block. Two blocks
@@ -101,7 +102,9 @@ __device__ __forceinline__ void wait_stores_read() {
 
 __device__ __forceinline__ void store_chunk(const Chunk& chunk, std::uint32_t stage, bool keep,
                                             std::uint64_t policy) {
-  if (keep) {
+  if (chunk.bytes == 0) {
+    // Of a pair that moves nothing: an empty group, so that groups are counted alike.
+  } else if (keep) {
     bulk_store(chunk.to, stage, chunk.bytes);
   } else {
     asm volatile(
@@ -137,7 +140,8 @@ __global__ void __launch_bounds__(kWarp)
     const Chunk& c = chunks.at(n);
     const std::uint32_t barrier = barrier0 + stage * 8;
     begin_fill(barrier, c.bytes);
-    bulk_load(stage0 + stage * w.stage_bytes, c.from, c.bytes, barrier, policy);
+    if (c.bytes != 0)
+      bulk_load(stage0 + stage * w.stage_bytes, c.from, c.bytes, barrier, policy);
   };
 
   if (lane == 0) {
