@@ -26,7 +26,8 @@ constexpr struct {
 } kGuards[] = {{"leases", Guard::kLeases},
                {"checksum", Guard::kChecksum},
                {"generation", Guard::kGeneration},
-               {"reservation", Guard::kReservation}};
+               {"reservation", Guard::kReservation},
+               {"order", Guard::kOrder}};
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);

@@ -25,7 +25,7 @@ enum class FaultKind : std::uint8_t {
 };
 
 /// Guards that a control run may switch off, to show that a test fails without them.
-enum class Guard : std::uint8_t { kLeases, kChecksum, kGeneration, kReservation };
+enum class Guard : std::uint8_t { kLeases, kChecksum, kGeneration, kReservation, kOrder };
 
 struct Fault {
   FaultKind kind = FaultKind::kIoError;

@@ -71,17 +71,20 @@ Result<std::unique_ptr<TransferEngine>> make_host_engine(HostEngineConfig config
   FileMoverConfig file_mover;
   file_mover.depth = config.file_depth;
   const bool guard_leases = config.faults.guards(Guard::kLeases);
-  for (const HostTierConfig& memory : config.memory) {
+  for (HostTierConfig& memory : config.memory) {
     ArenaConfig arena;
     arena.name = memory.name;
     arena.pages = memory.pages;
     arena.page_bytes = config.page_bytes;
     arena.guard_leases = guard_leases;
-    HostMemoryConfig region_config;
-    region_config.bytes = Arena::bytes_for(arena);
-    region_config.numa_node = memory.numa_node;
-    region_config.touch_threads = config.touch_threads;
-    LEHR_ASSIGN(MemoryRegion region, host_region(region_config));
+    MemoryRegion region = std::move(memory.region);
+    if (region.base == nullptr) {
+      HostMemoryConfig region_config;
+      region_config.bytes = Arena::bytes_for(arena);
+      region_config.numa_node = memory.numa_node;
+      region_config.touch_threads = config.touch_threads;
+      LEHR_ASSIGN(region, host_region(region_config));
+    }
     LEHR_ASSIGN(auto made, Arena::create(arena, std::move(region)));
     file_mover.buffers.push_back(made->memory());
     parts.tiers.push_back(std::move(made));

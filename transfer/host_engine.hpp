@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "transfer/arena.hpp"
 #include "transfer/engine.hpp"
 #include "transfer/page_file.hpp"
 
@@ -16,6 +17,8 @@ struct HostTierConfig {
   std::string name;
   SlotId pages = 0;
   std::optional<unsigned> numa_node;
+  MemoryRegion
+      region{};  ///< of the caller, at least Arena::bytes_for() of this tier; none: its own
 };
 
 /// An engine of host memory and files only. Its tiers are the memory tiers in order, then the

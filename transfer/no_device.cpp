@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a build without CUDA says of devices.
+#include "transfer/block_lanes.hpp"
 #include "transfer/device.hpp"
 
 namespace lehr::transfer {
@@ -37,6 +38,10 @@ Result<std::shared_ptr<PinnedMemory>> PinnedMemory::create(const PinnedMemoryCon
 MemoryRegion region_of(const std::shared_ptr<DeviceMemory>& /*memory*/) { return {}; }
 MemoryRegion region_of(const std::shared_ptr<PinnedMemory>& /*memory*/) { return {}; }
 Result<std::unique_ptr<Mover>> make_device_mover(const DeviceMoverConfig& /*config*/) {
+  return without_cuda();
+}
+
+Result<std::unique_ptr<BlockLanes>> make_block_lanes(const BlockLanesConfig& /*config*/) {
   return without_cuda();
 }
 

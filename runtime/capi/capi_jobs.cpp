@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The placement level: jobs.
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -69,15 +70,20 @@ lehr_job_report to_c(Instance& instance, directory::JobId id, const Job& job) {
 }
 
 template <class One>
+Result<lehr_status> for_jobs(Instance& instance, const lehr_job* jobs, size_t count,
+                             lehr_status* statuses, One one) {
+  if (count > 0) LEHR_TRY(not_null(jobs, "jobs"));
+  return batch(count, statuses, [&](std::size_t i) -> Status {
+    LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kJob, instance, jobs[i].id));
+    return one(*instance.placement, id);
+  });
+}
+
+template <class One>
 lehr_status each_job(lehr_runtime runtime, const lehr_job* jobs, size_t count,
                      lehr_status* statuses, One one) {
-  return with_placement(runtime, [&](Instance& instance) -> Result<lehr_status> {
-    if (count > 0) LEHR_TRY(not_null(jobs, "jobs"));
-    return batch(count, statuses, [&](std::size_t i) -> Status {
-      LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kJob, instance, jobs[i].id));
-      return one(*instance.placement, id);
-    });
-  });
+  return with_placement(
+      runtime, [&](Instance& instance) { return for_jobs(instance, jobs, count, statuses, one); });
 }
 
 Error stale_job() { return {Code::kStale, Reason::kNone, "the job was released"}; }
@@ -148,13 +154,14 @@ lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_request* req
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const lehr_load_request given, read_struct(request, "request"));
-    if ((given.flags & ~static_cast<std::uint32_t>(LEHR_LOAD_PARTIAL)) != 0) {
+    if ((given.flags & ~static_cast<std::uint32_t>(LEHR_LOAD_PARTIAL | LEHR_LOAD_LAYERED)) != 0) {
       return invalid("request.flags: unknown flags");
     }
     directory::LoadRequest load;
     LEHR_ASSIGN(load.ns, namespace_of(instance, given.ns));
     load.caller_id = given.caller_id;
     load.partial = (given.flags & LEHR_LOAD_PARTIAL) != 0;
+    load.layered = (given.flags & LEHR_LOAD_LAYERED) != 0;
     if (given.claim.id != 0) {
       LEHR_ASSIGN(load.claim, handle_id(Kind::kClaim, instance, given.claim.id));
     }
@@ -175,11 +182,51 @@ lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_request* req
 lehr_status lehr_jobs_submit(lehr_runtime runtime, const lehr_job* jobs, size_t count, void* stream,
                              lehr_status* statuses) {
   return each_job(runtime, jobs, count, statuses,
-                  [stream](directory::Service& service, directory::JobId id) -> Status {
-                    if (stream != nullptr)
-                      return unsupported("stream: expected NULL on this machine");
-                    return service.submit(id);
+                  [stream](directory::Service& service, directory::JobId id) {
+                    return service.submit(id, {stream, true, {}});
                   });
+}
+
+lehr_status lehr_jobs_submit_after(lehr_runtime runtime, const lehr_job* jobs, size_t count,
+                                   const lehr_order* after, lehr_status* statuses) {
+  constexpr std::uint64_t kMostEvents = 64;
+  return with_placement(runtime, [&](Instance& instance) -> Result<lehr_status> {
+    LEHR_ASSIGN(const lehr_order given, read_struct(after, "after"));
+    if ((given.flags & ~static_cast<std::uint32_t>(LEHR_ORDER_EVENTS_ONLY)) != 0)
+      return invalid("after.flags: unknown flags");
+    const bool after_stream = (given.flags & LEHR_ORDER_EVENTS_ONLY) == 0;
+    if (!after_stream && given.stream != nullptr)
+      return invalid("after.stream: given, and not to be waited for");
+    if (given.event_count > kMostEvents) {
+      return invalid(
+          fmt::format("after.event_count: {}, at most {}", given.event_count, kMostEvents),
+          Reason::kOutOfRange);
+    }
+    if (given.event_count > 0) LEHR_TRY(not_null(given.events, "after.events"));
+    const std::span<void* const> events(given.events, given.event_count);
+    for (const void* event : events) LEHR_TRY(not_null(event, "after.events"));
+    return for_jobs(instance, jobs, count, statuses,
+                    [&](directory::Service& service, directory::JobId id) {
+                      return service.submit(id, {given.stream, after_stream, events});
+                    });
+  });
+}
+
+lehr_status lehr_job_wait_layer(lehr_runtime runtime, lehr_job job, uint32_t layer, void* stream) {
+  return with_placement(runtime, [&](Instance& instance) -> Result<lehr_status> {
+    LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kJob, instance, job.id));
+    LEHR_ASSIGN(const bool held, instance.placement->hold(id, layer, stream));
+    return lehr_status{held ? LEHR_OK : LEHR_PENDING};
+  });
+}
+
+lehr_status lehr_job_event(lehr_runtime runtime, lehr_job job, void** event) {
+  return with_placement(runtime, [&](Instance& instance) -> Status {
+    LEHR_TRY(not_null(event, "event"));
+    LEHR_ASSIGN(const std::uint64_t id, handle_id(Kind::kJob, instance, job.id));
+    LEHR_ASSIGN(*event, instance.placement->event(id));
+    return {};
+  });
 }
 
 lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job, const lehr_status* results,
@@ -299,10 +346,9 @@ lehr_status lehr_jobs_drain(lehr_runtime runtime, int64_t timeout_ns) {
 
 lehr_status lehr_jobs_release(lehr_runtime runtime, const lehr_job* jobs, size_t count,
                               lehr_status* statuses) {
-  return each_job(runtime, jobs, count, statuses,
-                  [](directory::Service& service, directory::JobId id) {
-                    return service.with([id](Directory& d) { return d.release(id); });
-                  });
+  return each_job(
+      runtime, jobs, count, statuses,
+      [](directory::Service& service, directory::JobId id) { return service.release(id); });
 }
 
 }  // extern "C"

@@ -99,15 +99,15 @@ lehr_status lehr_pool_register(lehr_runtime runtime, const lehr_pool_desc* desc,
   return with_placement(runtime, [&](Instance& instance) -> Status {
     LEHR_TRY(not_null(out, "out"));
     LEHR_ASSIGN(const lehr_pool_desc given, read_struct(desc, "desc"));
-    if (given.memory != LEHR_MEMORY_HOST)
-      return unsupported("desc.memory: expected LEHR_MEMORY_HOST");
+    if (given.memory != LEHR_MEMORY_HOST && given.memory != LEHR_MEMORY_DEVICE)
+      return unsupported("desc.memory: expected LEHR_MEMORY_HOST or LEHR_MEMORY_DEVICE");
     directory::PoolDesc pool;
     LEHR_ASSIGN(pool.layout, layout_of(given.layout));
     pool.base = static_cast<std::byte*>(given.base);
     pool.bytes = given.bytes;
     pool.blocks = given.blocks;
-    LEHR_ASSIGN(const directory::PoolId id,
-                instance.placement->with([&](Directory& d) { return d.register_pool(pool); }));
+    pool.on_device = given.memory == LEHR_MEMORY_DEVICE;
+    LEHR_ASSIGN(const directory::PoolId id, instance.placement->register_pool(pool));
     out->id = make_handle(Kind::kPool, instance, id);
     return {};
   });

@@ -39,6 +39,7 @@ LEHR_FIRST_SIZE(lehr_item_state, 24)
 LEHR_FIRST_SIZE(lehr_evicted, 280)
 LEHR_FIRST_SIZE(lehr_store_request, 32)
 LEHR_FIRST_SIZE(lehr_load_request, 32)
+LEHR_FIRST_SIZE(lehr_order, 32)
 LEHR_FIRST_SIZE(lehr_job_report, 48)
 LEHR_FIRST_SIZE(lehr_event, 296)
 

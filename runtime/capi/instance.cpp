@@ -12,6 +12,7 @@
 #include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
 #include "runtime/predictor_weights.hpp"
+#include "transfer/block_lanes.hpp"
 #include "transfer/faults.hpp"
 
 namespace lehr::capi {
@@ -244,6 +245,15 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
     options.store->faults = faults;
     options.store->movers = ways_of_store(instance);
   }
+  if (instance.machine == MachineKind::kCuda) {
+    transfer::BlockLanesConfig lanes;
+    lanes.device = static_cast<std::int32_t>(config.top_device);
+    for (const transfer::MeasuredWay& way : instance.movers) {
+      if (way.from == kHbm && instance.platform.tiers[way.to].name == "host")
+        lanes.outward.push_back(way.curve);
+    }
+    LEHR_ASSIGN(options.store->lanes, transfer::make_block_lanes(lanes));
+  }
   LEHR_ASSIGN(instance.placement, directory::Service::create(options));
   return {};
 }
@@ -252,8 +262,12 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
 Result<transfer::FaultPlan> faults_of(const config::Config& config, MachineKind machine) {
   auto plan = transfer::FaultPlan::parse(config.top_faults);
   if (!plan) return invalid("faults: " + plan.error().what);
-  if (!plan->faults.empty() && machine != MachineKind::kHost)
-    return invalid("faults: of transfers of the host machine; expected machine = \"host\"");
+  const bool files = machine == MachineKind::kCuda && config.placement_block_bytes > 0;
+  if (!plan->faults.empty() && machine != MachineKind::kHost && !files) {
+    return invalid(
+        "faults: of transfers of the host machine, or of files of the placement level; expected "
+        "machine = \"host\"");
+  }
   return plan;
 }
 

@@ -11,8 +11,6 @@ namespace lehr::directory {
 
 namespace {
 
-// Host slots beyond the catalog's, through which a load passes that keeps no copy in host.
-constexpr std::uint32_t kBounceSlots = 16;
 constexpr std::int64_t kSlice = 50'000'000;  // ns
 
 }  // namespace
@@ -22,7 +20,15 @@ Result<std::unique_ptr<BlockStore>> BlockStore::create(const BlockStoreOptions& 
   transfer::HostEngineConfig config;
   config.page_bytes = options.block_bytes;
   const std::uint32_t host = options.slots[kHostTier] + (nvme ? kBounceSlots : 0);
-  config.memory.push_back({"placement host", host, std::nullopt});
+  config.memory.push_back({"placement host", host, std::nullopt, {}});
+  if (options.lanes != nullptr) {
+    transfer::ArenaConfig arena;
+    arena.pages = host;
+    arena.page_bytes = options.block_bytes;
+    LEHR_ASSIGN(config.memory[0].region,
+                options.lanes->host_memory(transfer::Arena::bytes_for(arena),
+                                           transfer::Arena::stride_for(arena)));
+  }
   if (nvme) {
     if (options.nvme_directory.empty()) {
       return invalid("nvme.path: needed, as placement.nvme has a capacity");
@@ -64,7 +70,15 @@ void BlockStore::store(std::span<const BlockMove> moves, std::span<ItemOutcome> 
       std::memcpy(slot.data() + at, move.block + run.offset, run.bytes);
       at += run.bytes;
     }
-    outcomes[i].checksum = transfer::checksum(slot.first(at));
+  }
+  seal(moves, outcomes);
+}
+
+void BlockStore::seal(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    if (outcomes[i].code != Code::kOk) continue;
+    const BlockMove& move = moves[i];
+    outcomes[i].checksum = transfer::checksum(host_slot(move.slot).first(move.bytes));
     if (versions_.size() <= move.object) versions_.resize(move.object + 1, 0);
     if (++versions_[move.object] == 0) versions_[move.object] = 1;
     const Status stamped =
@@ -76,26 +90,46 @@ void BlockStore::store(std::span<const BlockMove> moves, std::span<ItemOutcome> 
   }
 }
 
-ItemOutcome BlockStore::scatter(const BlockMove& move, SlotId slot_id) {
-  const std::span<std::byte> slot = host_slot(slot_id);
-  ItemOutcome outcome;
-  if (options_.faults.guards(transfer::Guard::kChecksum) &&
+void BlockStore::verify(const BlockMove& move, ItemOutcome& outcome) const {
+  const std::span<std::byte> slot = host_slot(staged_slot(move));
+  if (outcome.code == Code::kOk && options_.faults.guards(transfer::Guard::kChecksum) &&
       transfer::checksum(slot.first(move.bytes)) != move.checksum) {
     outcome.code = Code::kCorrupt;
     outcome.reason = Reason::kChecksum;
-    return outcome;
   }
+}
+
+void BlockStore::scatter(const BlockMove& move, ItemOutcome& outcome) const {
+  verify(move, outcome);
+  if (outcome.code != Code::kOk) return;
+  const std::span<std::byte> slot = host_slot(staged_slot(move));
   std::size_t at = 0;
   for (const Run& run : *move.runs) {
     std::memcpy(move.block + run.offset, slot.data() + at, run.bytes);
     at += run.bytes;
   }
-  return outcome;
+}
+
+void BlockStore::stage(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
+  std::vector<BlockMove> below;
+  for (const BlockMove& move : moves) {
+    if (move.tier != kHostTier) below.push_back(move);
+  }
+  std::vector<ItemOutcome> fetched(below.size());
+  fetch(below, fetched);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const BlockMove& move = moves[i];
+    if (move.tier != kHostTier) outcomes[i] = fetched[next++];
+    verify(move, outcomes[i]);
+    outcomes[i].host_copy = move.tier != kHostTier && move.host_copy < options_.slots[kHostTier] &&
+                            outcomes[i].code == Code::kOk;
+  }
 }
 
 void BlockStore::load(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    if (moves[i].tier == kHostTier) outcomes[i] = scatter(moves[i], moves[i].slot);
+    if (moves[i].tier == kHostTier) scatter(moves[i], outcomes[i]);
   }
   // From below: copies that stay in host all at once, the others through the bounce slots in
   // groups.
@@ -110,11 +144,12 @@ void BlockStore::load(std::span<const BlockMove> moves, std::span<ItemOutcome> o
     for (std::size_t n = 0; n < indices.size(); ++n) {
       batch.push_back(moves[indices[n]]);
       if (bounce) {
-        batch.back().host_copy = options_.slots[kHostTier] + static_cast<SlotId>(n);
+        batch.back().host_copy = bounce_slot(n);
       }
     }
     std::vector<ItemOutcome> results(batch.size());
     fetch(batch, results);
+    for (std::size_t n = 0; n < batch.size(); ++n) scatter(batch[n], results[n]);
     for (std::size_t n = 0; n < indices.size(); ++n) {
       outcomes[indices[n]] = results[n];
       outcomes[indices[n]].host_copy = !bounce && results[n].code == Code::kOk;
@@ -156,7 +191,6 @@ void BlockStore::fetch(std::span<const BlockMove> moves, std::span<ItemOutcome> 
     outcomes[i].code = ended->second.code;
     outcomes[i].reason = ended->second.reason;
     fetched_.erase(ended);
-    if (outcomes[i].code == Code::kOk) outcomes[i] = scatter(moves[i], moves[i].host_copy);
   }
 }
 

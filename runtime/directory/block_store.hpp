@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/directory/directory.hpp"
+#include "transfer/block_lanes.hpp"
 #include "transfer/host_engine.hpp"
 
 namespace lehr::directory {
@@ -20,13 +21,19 @@ struct BlockStoreOptions {
   std::string nvme_directory;  ///< of the scratch file, which vanishes with the process
   transfer::FaultPlan faults;
   std::vector<transfer::MeasuredWay> movers;  ///< what a profile says, by kHostTier and kNvmeTier
+  /// Of a device that pools may live on: host slots are memory that it reaches. Null: none.
+  std::shared_ptr<transfer::BlockLanes> lanes;
 };
+
+/// Host slots beyond the catalog's, through which a load passes that keeps no copy in host.
+inline constexpr std::uint32_t kBounceSlots = 16;
 
 /// One item of a job with everything that moving it needs: pools may come and go meanwhile.
 struct BlockMove {
   std::size_t index = 0;  ///< in the job
   std::byte* block = nullptr;
   std::shared_ptr<const std::vector<Run>> runs;
+  std::shared_ptr<const BlockParts> parts;  ///< of a block on a device
   Bytes bytes = 0;
   ObjectId object = kNone;
   TierId tier = 0;
@@ -37,7 +44,8 @@ struct BlockMove {
 
 /// Real bytes of the placement level on the host machine: gathers pool blocks into host slots and
 /// back, and moves slots between host and NVMe through the transfer engine. Every load is verified
-/// against the checksum of its store. Used by one thread.
+/// against the checksum of its store. Blocks on a device are moved by their job's flights
+/// (lane_job.hpp), from and to the same host slots. Used by one thread, host_slot() by any.
 class BlockStore {
  public:
   static Result<std::unique_ptr<BlockStore>> create(const BlockStoreOptions& options);
@@ -45,6 +53,18 @@ class BlockStore {
 
   void store(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
   void load(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+
+  /// The bytes of stores have arrived in their slots, those with an outcome of kOk.
+  void seal(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  /// Brings the bytes of loads to staged_slot() and verifies them. A host_copy past the catalog's
+  /// slots is one of kBounceSlots and keeps nothing.
+  void stage(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  static SlotId staged_slot(const BlockMove& move) {
+    return move.tier == kHostTier ? move.slot : move.host_copy;
+  }
+  SlotId bounce_slot(std::size_t index) const {
+    return options_.slots[kHostTier] + static_cast<SlotId>(index);
+  }
 
   /// Starts writing a copy down; its end comes from poll_writes().
   void start_write(const WriteDown& write);
@@ -63,7 +83,8 @@ class BlockStore {
  private:
   BlockStore(const BlockStoreOptions& options, std::unique_ptr<transfer::TransferEngine> engine);
   void fetch(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
-  ItemOutcome scatter(const BlockMove& move, SlotId host_slot);
+  void verify(const BlockMove& move, ItemOutcome& outcome) const;
+  void scatter(const BlockMove& move, ItemOutcome& outcome) const;
   void collect();
 
   BlockStoreOptions options_;

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/move.hpp"
+
 namespace lehr::directory {
 
 namespace {
@@ -13,6 +15,8 @@ constexpr std::size_t kMostNamespaces = 4096;
 constexpr std::size_t kMostTenants = 1024;
 constexpr std::size_t kMostPools = 1024;
 constexpr std::size_t kMostText = 4096;
+// What is moved on a device starts at multiples of this, and is one (kernels/move.hpp).
+constexpr std::uint32_t kDeviceGrain = 16;
 // Advice needs some look-ups before their outcome says anything.
 constexpr std::uint64_t kTellingLookups = 100;
 
@@ -100,11 +104,25 @@ Result<PoolId> Directory::register_pool(const PoolDesc& desc) {
                    Reason::kOutOfRange);
   }
   if (desc.base == nullptr && options_.moves_bytes) return invalid("pool: no memory given");
+  std::shared_ptr<const BlockParts> parts;
+  if (desc.on_device) {
+    if (last > 0 && stride % kDeviceGrain != 0) {
+      return invalid(
+          fmt::format("pool: block_stride of {} bytes: in a device's memory a multiple "
+                      "of {}",
+                      stride, kDeviceGrain));
+    }
+    LEHR_ASSIGN(BlockParts made,
+                block_parts(desc.layout, kernels::PageLayout::kMaxPieces, kDeviceGrain));
+    parts = std::make_shared<const BlockParts>(std::move(made));
+  }
   if (pools_.size() >= kMostPools) return refused(Reason::kOverBudget, "more than 1024 pools");
   Pool pool;
   pool.desc = desc;
   pool.desc.layout.block_stride = stride;
   pool.digest = layout_digest(desc.layout);
+  pool.layers = desc.layout.opaque_bytes > 0 ? 1 : desc.layout.layers;
+  pool.parts = std::move(parts);
   pool.runs = std::make_shared<const std::vector<Run>>(block_runs(desc.layout));
   pool.use.resize(desc.blocks, 0);
   pool.claims = std::make_unique<transfer::Reservations>(desc.blocks, 16, options_.whole_claims);

@@ -41,6 +41,7 @@ struct PoolDesc {
   std::uint64_t bytes = 0;
   std::uint32_t blocks = 0;
   Layout layout;
+  bool on_device = false;  ///< memory of the runtime's device, which the host does not read
 };
 
 struct LookUp {
@@ -69,6 +70,7 @@ struct LoadRequest {
   std::uint64_t caller_id = 0;
   bool partial = false;  ///< load what is there; else one missing key refuses all
   ClaimId claim = 0;     ///< 0: none
+  bool layered = false;  ///< on a device: layer by layer, each with an event
 };
 
 struct JobItem {
@@ -88,6 +90,8 @@ struct Job {
   enum class State : std::uint8_t { kPrepared, kQueued, kRunning, kDone };
   Kind kind = Kind::kStore;
   State state = State::kPrepared;
+  bool on_device = false;  ///< where the blocks of its pools are
+  bool layered = false;
   std::uint64_t caller_id = 0;
   ClaimId claim = 0;
   std::uint32_t moving = 0;  ///< items still in kMove
@@ -108,6 +112,8 @@ struct Pool {
   PoolDesc desc;
   LayoutDigest digest{};
   std::shared_ptr<const std::vector<Run>> runs;  ///< shared with moves that are under way
+  std::shared_ptr<const BlockParts> parts;       ///< of pools on a device
+  std::uint32_t layers = 1;
   std::vector<std::int32_t> use;  ///< by block: readers (stores), or -1: being loaded into
   std::uint32_t open_items = 0;
   std::unique_ptr<transfer::Reservations> claims;
@@ -139,7 +145,10 @@ class Directory {
   /// The caller moved the bytes: one outcome for each item in kMove, in order. Only without a
   /// mover.
   Status complete(JobId job, std::span<const ItemOutcome> outcomes);
-  Status submit(JobId job);
+  /// `started`: its bytes move already, so that it can no longer be cancelled.
+  Status submit(JobId job, bool started = false);
+  /// What submit() would refuse.
+  Status check_submit(JobId job) const;
   Status cancel(JobId job);
   const Job* job(JobId id) const { return jobs_.find(id); }
   Status release(JobId job);
@@ -151,6 +160,7 @@ class Directory {
   bool pop_submitted(JobId& out);
   bool has_submitted() const { return !submitted_.empty(); }
   Pool* pool(PoolId id) { return pools_.find(id); }
+  const Pool* pool(PoolId id) const { return pools_.find(id); }
   void finish_item(JobId job, std::size_t index, const ItemOutcome& outcome);
 
   /// All keys or none. A lease keeps copies where they are until released.
@@ -199,6 +209,7 @@ class Directory {
   JobItem look_up(NamespaceId ns, const ItemRequest& wanted) const;
   Result<Claim*> claim_of(const LoadRequest& request, std::span<const ItemRequest> items);
   Status check_items(NamespaceId ns, std::span<const ItemRequest> items, bool load);
+  bool on_device(const ItemRequest& item) const;
   Status check_quota(TenantId tenant, std::uint32_t fresh, std::span<const ObjectId> keep,
                      std::vector<Evicted>& evicted);
   bool in_other_layout(NamespaceId ns, std::string_view key) const;

@@ -28,6 +28,10 @@ Status Directory::check_items(NamespaceId ns, std::span<const ItemRequest> items
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
     LEHR_TRY(check_item(ns, items[i], fmt::format("job, item {}", i), load));
+    if (on_device(items[i]) != on_device(items[0])) {
+      return invalid(fmt::format(
+          "job, item {}: its pool is not where item 0's is (host memory, or the device)", i));
+    }
   }
   if (!load) return {};
   std::set<std::pair<PoolId, std::uint32_t>> targets;
@@ -37,6 +41,11 @@ Status Directory::check_items(NamespaceId ns, std::span<const ItemRequest> items
     }
   }
   return {};
+}
+
+bool Directory::on_device(const ItemRequest& item) const {
+  const Pool* pool = pools_.find(item.pool);
+  return pool != nullptr && pool->desc.on_device;
 }
 
 Status Directory::check_item(NamespaceId ns, const ItemRequest& item, const std::string& where,
@@ -113,6 +122,7 @@ Result<JobId> Directory::prepare_store(const StoreRequest& request,
   if (allowed == 0) return refused(Reason::kNoSpace, "store: the allowed tiers have no capacity");
   Job job;
   job.kind = Job::Kind::kStore;
+  job.on_device = on_device(items[0]);
   job.caller_id = request.caller_id;
   std::vector<ObjectId> present;
   std::unordered_set<std::string_view> named;
@@ -201,6 +211,8 @@ Result<JobId> Directory::prepare_load(const LoadRequest& request,
   LEHR_ASSIGN(Claim* const claim, claim_of(request, items));
   Job job;
   job.kind = Job::Kind::kLoad;
+  job.on_device = on_device(items[0]);
+  job.layered = request.layered;
   job.caller_id = request.caller_id;
   job.claim = request.claim;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -322,15 +334,21 @@ Status Directory::complete(JobId id, std::span<const ItemOutcome> outcomes) {
   return {};
 }
 
-Status Directory::submit(JobId id) {
-  Job* job = jobs_.find(id);
+Status Directory::check_submit(JobId id) const {
+  const Job* job = jobs_.find(id);
   if (job == nullptr) return stale_job();
   if (!options_.moves_bytes)
     return unsupported("job: this runtime moves no bytes; complete the job instead");
-  if (job->state == Job::State::kDone && job->succeeded + job->failed == 0)
-    return {};  // nothing to move
-  if (job->state != Job::State::kPrepared) return invalid("job: submitted already");
-  job->state = Job::State::kQueued;
+  const bool empty = job->state == Job::State::kDone && job->succeeded + job->failed == 0;
+  if (job->state != Job::State::kPrepared && !empty) return invalid("job: submitted already");
+  return {};
+}
+
+Status Directory::submit(JobId id, bool started) {
+  LEHR_TRY(check_submit(id));
+  Job* job = jobs_.find(id);
+  if (job->state == Job::State::kDone) return {};  // nothing to move
+  job->state = started ? Job::State::kRunning : Job::State::kQueued;
   submitted_.push_back(id);
   return {};
 }

@@ -2,6 +2,7 @@
 #include "runtime/directory/layout.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include <fmt/format.h>
 #include <xxhash.h>
@@ -21,15 +22,29 @@ std::uint64_t rows(const Layout& l) {
   return std::uint64_t{l.layers} * l.kv_heads * l.tokens * (l.fused ? 1 : 2);
 }
 
+// One axis of rows, for loops that go in the order of addresses.
+struct Axis {
+  std::uint32_t count = 1;
+  std::uint64_t stride = 0;
+};
+
+// Heads and tokens of one layer's K or V: the one whose neighbours lie closer together is inner.
+std::pair<Axis, Axis> outer_and_inner(const Layout& l) {
+  const Axis heads{l.kv_heads, l.head_stride}, tokens{l.tokens, l.token_stride};
+  const bool heads_inner = l.kv_heads > 1 && l.head_stride < l.token_stride;
+  return heads_inner ? std::pair(tokens, heads) : std::pair(heads, tokens);
+}
+
 // Visits each row of a block in storage order.
 template <class Visit>
 void each_row(const Layout& l, Visit visit) {
+  const auto [outer, inner] = outer_and_inner(l);
   for (std::uint32_t layer = 0; layer < l.layers; ++layer) {
     for (int part = 0; part < (l.fused ? 1 : 2); ++part) {
-      for (std::uint32_t head = 0; head < l.kv_heads; ++head) {
-        for (std::uint32_t token = 0; token < l.tokens; ++token) {
-          visit((part == 0 ? l.k_offset : l.v_offset) + layer * l.layer_stride +
-                head * l.head_stride + token * l.token_stride);
+      for (std::uint32_t o = 0; o < outer.count; ++o) {
+        for (std::uint32_t i = 0; i < inner.count; ++i) {
+          visit((part == 0 ? l.k_offset : l.v_offset) + layer * l.layer_stride + o * outer.stride +
+                i * inner.stride);
         }
       }
     }
@@ -116,6 +131,65 @@ std::vector<Run> block_runs(const Layout& l) {
     }
   });
   return runs;
+}
+
+namespace {
+
+Status check_grain(const Layout& l, std::uint32_t grain) {
+  const std::pair<const char*, std::uint64_t> opaque[] = {{"opaque_bytes", l.opaque_bytes}};
+  const std::pair<const char*, std::uint64_t> strided[] = {
+      {"a row", row_bytes(l)},          {"layer_stride", l.layers > 1 ? l.layer_stride : 0},
+      {"token_stride", l.token_stride}, {"head_stride", l.kv_heads > 1 ? l.head_stride : 0},
+      {"k_offset", l.k_offset},         {"v_offset", l.fused ? 0 : l.v_offset}};
+  const auto all = l.opaque_bytes > 0
+                       ? std::span<const std::pair<const char*, std::uint64_t>>(opaque)
+                       : std::span(strided);
+  for (const auto& [name, value] : all) {
+    if (value % grain != 0) {
+      return invalid(fmt::format("layout: {} of {} bytes: in a device's memory a multiple of {}",
+                                 name, value, grain));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<BlockParts> block_parts(const Layout& l, std::uint32_t most_pieces, std::uint32_t grain) {
+  LEHR_TRY(check_grain(l, grain));
+  BlockParts parts;
+  constexpr std::uint64_t kMostPiece = 0xFFFFFFF0U;
+  if (l.opaque_bytes > 0) {
+    if (l.opaque_bytes > kMostPiece) return invalid("layout: an opaque block of 4 GiB or more");
+    parts.piece_bytes = static_cast<std::uint32_t>(l.opaque_bytes);
+    parts.pieces = parts.in_block = {0};
+    return parts;
+  }
+  // From the inside: what follows without a gap becomes one piece, ...
+  const auto [outer, inner] = outer_and_inner(l);
+  Axis axes[] = {inner, outer, {l.fused ? 1U : 2U, l.v_offset - l.k_offset}};
+  std::uint64_t piece = row_bytes(l);
+  std::size_t a = 0;
+  for (; a < 3 && (axes[a].count == 1 || axes[a].stride == piece); ++a) piece *= axes[a].count;
+  if (piece > kMostPiece) return invalid("layout: pieces of 4 GiB or more");
+  // ... then as many as fit are pieces of a part, and the rest are parts.
+  std::vector<std::uint64_t> pieces{0};
+  const auto spread = [](std::vector<std::uint64_t>& of, const Axis& axis) {
+    const std::vector<std::uint64_t> once = of;
+    of.clear();
+    for (std::uint32_t i = 0; i < axis.count; ++i) {
+      for (const std::uint64_t offset : once) of.push_back(offset + i * axis.stride);
+    }
+  };
+  for (; a < 3 && pieces.size() * axes[a].count <= most_pieces; ++a) spread(pieces, axes[a]);
+  std::vector<std::uint64_t> in_block{l.k_offset};
+  for (; a < 3; ++a) spread(in_block, axes[a]);
+  spread(in_block, {l.layers, l.layer_stride});
+  parts.layers = l.layers;
+  parts.piece_bytes = static_cast<std::uint32_t>(piece);
+  parts.pieces = std::move(pieces);
+  parts.in_block = std::move(in_block);
+  return parts;
 }
 
 LayoutDigest layout_digest(const Layout& l) {

@@ -47,9 +47,25 @@ Bytes contents_bytes(const Layout& layout);
 /// Bytes from a block's first byte to past its last.
 std::uint64_t span_bytes(const Layout& layout);
 
-/// The pieces of a block in the order in which they are stored: layer, K then V, head, token.
-/// Neighbouring rows are merged.
+/// The pieces of a block in the order in which they are stored: layer, K then V, then heads and
+/// tokens in the order in which they lie. Neighbouring rows are merged.
 std::vector<Run> block_runs(const Layout& layout);
+
+/// A block cut for kernels that move strided pieces: every part is the same pieces of equal size at
+/// another offset. Parts are in storage order, the same number for each layer; stored, a part's
+/// pieces follow each other.
+struct BlockParts {
+  std::uint32_t layers = 1;  ///< 1 for an opaque layout
+  std::uint32_t piece_bytes = 0;
+  std::vector<std::uint64_t> pieces;    ///< offsets within a part, the first is 0
+  std::vector<std::uint64_t> in_block;  ///< offset of each part from the block's first byte
+  std::uint64_t stored_bytes() const { return pieces.size() * piece_bytes; }  ///< of a part
+  std::size_t per_layer() const { return in_block.size() / layers; }
+};
+/// Parts of at most `most_pieces`. kInvalid with the field to blame where something is no multiple
+/// of `grain` bytes.
+Result<BlockParts> block_parts(const Layout& layout, std::uint32_t most_pieces,
+                               std::uint32_t grain);
 
 /// XXH3-128 of everything that decides which bytes mean what inside a block: not of block_stride,
 /// which only says where the next block is.

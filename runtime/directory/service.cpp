@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+#include <utility>
 
 #include "kernels/base/check.hpp"
 
@@ -16,6 +18,13 @@ constexpr std::int64_t kSlice = 50'000'000;                            // ns
 std::chrono::nanoseconds bounded(std::int64_t bound_ns) {
   return std::chrono::nanoseconds(std::clamp<std::int64_t>(bound_ns, 0, kLongest));
 }
+
+Error past_layers(std::uint32_t layer, std::uint32_t layers) {
+  return invalid("layer: " + std::to_string(layer) + " of " + std::to_string(layers),
+                 Reason::kOutOfRange);
+}
+
+Error stale_job() { return {Code::kStale, Reason::kNone, "job: released already"}; }
 
 }  // namespace
 
@@ -38,7 +47,11 @@ Service::Service(const ServiceOptions& options, std::unique_ptr<BlockStore> stor
       store_(std::move(store)),
       finished_(std::move(finished)),
       wake_(std::move(wake)) {
-  if (store_) notices_ = store_->notices();
+  if (!store_) return;
+  notices_ = store_->notices();
+  lanes_ = options.store->lanes;
+  guards_order_ = options.store->faults.guards(transfer::Guard::kOrder);
+  if (lanes_) lanes_->on_end([this] { wake_.signal(); });
 }
 
 Service::~Service() {
@@ -48,28 +61,133 @@ Service::~Service() {
   }
   wake_.signal();
   if (worker_.joinable()) worker_.join();
+  // Flights first: they wait for what moves in the store's memory, and end in the lanes.
+  for (const auto& [id, job] : lane_jobs_) {
+    if (!job->storing()) job->give_up();
+  }
+  flying_.clear();
+  delayed_.clear();
+  given_up_.clear();
+  lane_jobs_.clear();
+  store_.reset();
+  lanes_.reset();
 }
 
-bool Service::idle() const { return !running_ && !directory_.has_submitted(); }
+bool Service::idle() const {
+  return !running_ && !directory_.has_submitted() && lane_jobs_open_ == 0;
+}
 
 void Service::tell() {
   if (directory_.has_finished()) finished_.signal();
   changed_.notify_all();
 }
 
-Status Service::submit(JobId job) {
+Result<PoolId> Service::register_pool(const PoolDesc& pool) {
+  if (pool.on_device && !lanes_)
+    return unsupported("pool: this runtime's machine has no device; expected memory of the host");
+  if (lanes_ && pool.base != nullptr) {
+    LEHR_TRY(pool.on_device ? lanes_->check_device_memory(pool.base, pool.bytes)
+                            : lanes_->check_host_memory(pool.base, pool.bytes));
+  }
+  return with([&](Directory& d) { return d.register_pool(pool); });
+}
+
+Status Service::check_order(const transfer::StreamOrder& after) {
+  if (lanes_) return after.after_stream ? lanes_->check_stream(after.stream) : Status();
+  if (!after.events.empty() || after.stream != nullptr)
+    return unsupported("stream, events: expected none on this machine");
+  return {};
+}
+
+/// Flights are enqueued without the lock; meanwhile nobody else submits or cancels.
+Status Service::submit(JobId id, const transfer::StreamOrder& after) {
+  const std::lock_guard<std::mutex> alone(submitting_);
+  LEHR_TRY(check_order(after));
+  std::vector<BlockMove> moves;
+  LaneJob::Order order;
+  bool on_device = false;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    LEHR_TRY(directory_.check_submit(id));
+    const Job& job = *directory_.job(id);
+    on_device = job.on_device && job.moving > 0;
+    order = {job.kind == Job::Kind::kStore, job.layered};
+    if (on_device) moves = moves_of(job);
+  }
+  const bool ordered = lanes_ && guards_order_ && (after.after_stream || !after.events.empty());
+  std::shared_ptr<LaneJob> lane_job;
+  if (on_device) {
+    LEHR_ASSIGN(lane_job, LaneJob::start(*lanes_, *store_, std::move(moves), order,
+                                         ordered ? after : transfer::StreamOrder{}));
+  } else if (ordered) {
+    LEHR_ASSIGN(lane_job, LaneJob::point(*lanes_, after));
+  }
   const std::lock_guard<std::mutex> hold(mutex_);
-  LEHR_TRY(directory_.submit(job));
+  LEHR_TRY(directory_.submit(id, on_device && order.storing));
+  if (lane_job && directory_.job(id)->state != Job::State::kDone) {
+    lane_jobs_[id] = std::move(lane_job);
+    ++lane_jobs_open_;
+  }
   wake_.signal();
   if (directory_.has_finished()) finished_.signal();
   return {};
 }
 
 Status Service::cancel(JobId job) {
+  const std::lock_guard<std::mutex> alone(submitting_);
   const std::lock_guard<std::mutex> hold(mutex_);
   LEHR_TRY(directory_.cancel(job));
+  if (const auto lane = lane_jobs_.find(job); lane != lane_jobs_.end()) {
+    lane->second->give_up();
+    given_up_.push_back(lane->second);
+    --lane_jobs_open_;
+  }
   tell();
   return {};
+}
+
+Status Service::release(JobId job) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  LEHR_TRY(directory_.release(job));
+  lane_jobs_.erase(job);
+  return {};
+}
+
+Result<bool> Service::hold(JobId id, std::uint32_t layer, void* stream) {
+  std::shared_ptr<LaneJob> lane_job;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    const Job* job = directory_.job(id);
+    if (job == nullptr) return stale_job();
+    if (job->state == Job::State::kPrepared)
+      return invalid("job: not submitted, so it will not end");
+    if (const auto found = lane_jobs_.find(id); job->on_device && found != lane_jobs_.end()) {
+      lane_job = found->second;
+    } else {
+      std::uint32_t layers = 1;
+      for (const JobItem& item : job->items) {
+        if (const Pool* pool = directory_.pool(item.pool)) layers = pool->layers;
+      }
+      if (layer >= layers) return past_layers(layer, layers);
+      if (!lanes_ && stream != nullptr) return unsupported("stream: expected none on this machine");
+      return job->state == Job::State::kDone;
+    }
+  }
+  if (layer >= lane_job->layers()) return past_layers(layer, lane_job->layers());
+  LEHR_TRY(lanes_->check_stream(stream));
+  LEHR_TRY(lane_job->hold(stream, layer));
+  return true;
+}
+
+Result<void*> Service::event(JobId id) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const Job* job = directory_.job(id);
+  if (job == nullptr) return stale_job();
+  if (!job->on_device)
+    return unsupported("job: its blocks are in host memory, where no event tells of them");
+  if (job->state == Job::State::kPrepared) return invalid("job: not submitted, so it has no event");
+  const auto found = lane_jobs_.find(id);
+  return found == lane_jobs_.end() ? nullptr : found->second->event();
 }
 
 Status Service::complete(JobId job, std::span<const ItemOutcome> outcomes) {
@@ -89,8 +207,7 @@ Result<bool> Service::wait(JobId id, std::int64_t bound_ns) {
     const Job* job = directory_.job(id);
     return job == nullptr || job->state == Job::State::kDone;
   };
-  if (directory_.job(id) == nullptr)
-    return Error{Code::kStale, Reason::kNone, "job: released already"};
+  if (directory_.job(id) == nullptr) return stale_job();
   if (directory_.job(id)->state == Job::State::kPrepared) {
     return invalid("job: not submitted, so it will not end");
   }
@@ -123,12 +240,14 @@ void Service::run() {
     running_ = job;
     hold.unlock();
     for (const WriteDown& write : starts) store_->start_write(write);
-    if (job) run_job(id);
+    if (job) take_up(id);
+    const bool landed = land();
     const auto written = store_->poll_writes();
     hold.lock();
     running_ = false;
     for (const BlockStore::Written& w : written) directory_.catalog().finish_write(w.write, w.ok);
-    if (job || !written.empty()) {
+    std::erase_if(given_up_, [](const auto& given) { return given->ended(); });
+    if (job || landed || !written.empty()) {
       tell();
       continue;
     }
@@ -149,6 +268,46 @@ void Service::run() {
   }
 }
 
+/// With the directory's lock.
+std::vector<BlockMove> Service::moves_of(const Job& job) {
+  std::vector<BlockMove> moves;
+  for (std::size_t i = 0; i < job.items.size(); ++i) {
+    const JobItem& item = job.items[i];
+    if (item.state != ItemState::kMove) continue;
+    const Pool* pool = directory_.pool(item.pool);
+    const Catalog::Object& object = directory_.catalog().at(item.object);
+    BlockMove move;
+    move.index = i;
+    move.block = pool->desc.base + item.block * pool->desc.layout.block_stride;
+    move.runs = pool->runs;
+    move.parts = pool->parts;
+    move.bytes = object.bytes;
+    move.object = item.object;
+    move.tier = item.tier;
+    move.slot = item.slot;
+    move.host_copy = item.host_copy;
+    move.checksum = object.checksum;
+    moves.push_back(move);
+  }
+  return moves;
+}
+
+void Service::take_up(JobId id) {
+  std::shared_ptr<LaneJob> lane_job;
+  {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    if (const auto found = lane_jobs_.find(id); found != lane_jobs_.end()) lane_job = found->second;
+  }
+  if (!lane_job) {
+    run_job(id);
+  } else if (lane_job->moves().empty()) {
+    delayed_.push_back({id, std::move(lane_job)});
+  } else {
+    if (!lane_job->storing()) stage(*lane_job);
+    flying_.push_back({id, std::move(lane_job)});
+  }
+}
+
 void Service::run_job(JobId id) {
   std::vector<BlockMove> moves;
   bool storing = false;
@@ -156,23 +315,7 @@ void Service::run_job(JobId id) {
     const std::lock_guard<std::mutex> hold(mutex_);
     const Job* job = directory_.job(id);
     storing = job->kind == Job::Kind::kStore;
-    for (std::size_t i = 0; i < job->items.size(); ++i) {
-      const JobItem& item = job->items[i];
-      if (item.state != ItemState::kMove) continue;
-      const Pool* pool = directory_.pool(item.pool);
-      const Catalog::Object& object = directory_.catalog().at(item.object);
-      BlockMove move;
-      move.index = i;
-      move.block = pool->desc.base + item.block * pool->desc.layout.block_stride;
-      move.runs = pool->runs;
-      move.bytes = object.bytes;
-      move.object = item.object;
-      move.tier = item.tier;
-      move.slot = item.slot;
-      move.host_copy = item.host_copy;
-      move.checksum = object.checksum;
-      moves.push_back(move);
-    }
+    moves = moves_of(*job);
   }
   std::vector<ItemOutcome> outcomes(moves.size());
   if (storing) {
@@ -180,6 +323,66 @@ void Service::run_job(JobId id) {
   } else {
     store_->load(moves, outcomes);
   }
+  finish(id, moves, outcomes);
+}
+
+/// Leg by leg: bytes into host memory, verified, and the leg let go. What this waits for was
+/// enqueued before the leg, so the leg's gate holds up nothing that it needs.
+void Service::stage(LaneJob& job) {
+  for (LaneJob::Leg& leg : job.legs()) {
+    if (leg.bounces) {
+      while (bouncing_ != nullptr) {
+        const Result<bool> ended = bouncing_->ended();
+        if (!ended || *ended) break;
+        const int fds[] = {wake_.get()};
+        transfer::wait_readable(fds, kSlice);
+        wake_.clear();
+      }
+      bouncing_ = leg.flight.get();
+    }
+    std::vector<BlockMove> moves;
+    std::size_t bounced = 0;
+    for (const std::size_t m : leg.moves) {
+      BlockMove& move = job.moves()[m];
+      if (move.tier != kHostTier && move.host_copy == kNoSlot)
+        move.host_copy = store_->bounce_slot(bounced++);
+      moves.push_back(move);
+    }
+    std::vector<ItemOutcome> outcomes(moves.size());
+    store_->stage(moves, outcomes);
+    for (std::size_t i = 0; i < moves.size(); ++i) job.outcomes()[leg.moves[i]] = outcomes[i];
+    job.open(*store_, leg);
+  }
+}
+
+/// Ends what has landed, and runs what waited; whether there was any.
+bool Service::land() {
+  std::vector<Flying> landed, due;
+  const auto take = [](std::vector<Flying>& from, std::vector<Flying>& to) {
+    std::erase_if(from, [&](Flying& f) {
+      if (!f.job->ended()) return false;
+      to.push_back(std::move(f));
+      return true;
+    });
+  };
+  take(flying_, landed);
+  take(delayed_, due);
+  for (Flying& f : landed) {
+    for (const LaneJob::Leg& leg : f.job->legs()) {
+      if (leg.flight.get() == bouncing_) bouncing_ = nullptr;
+    }
+    if (f.job->storing()) store_->seal(f.job->moves(), f.job->outcomes());
+    finish(f.id, f.job->moves(), f.job->outcomes());
+  }
+  for (const Flying& f : due) run_job(f.id);
+  if (landed.empty() && due.empty()) return false;
+  const std::lock_guard<std::mutex> hold(mutex_);
+  lane_jobs_open_ -= landed.size() + due.size();
+  return true;
+}
+
+void Service::finish(JobId id, std::span<const BlockMove> moves,
+                     std::span<const ItemOutcome> outcomes) {
   const std::lock_guard<std::mutex> hold(mutex_);
   for (std::size_t i = 0; i < moves.size(); ++i) {
     directory_.finish_item(id, moves[i].index, outcomes[i]);

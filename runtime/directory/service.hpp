@@ -7,10 +7,12 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "runtime/directory/block_store.hpp"
 #include "runtime/directory/directory.hpp"
+#include "runtime/directory/lane_job.hpp"
 #include "transfer/os/event_fd.hpp"
 
 namespace lehr::directory {
@@ -21,7 +23,8 @@ struct ServiceOptions {
 };
 
 /// A directory that several threads may use, and the thread that carries its jobs out. The lock is
-/// held for bookkeeping only, never while bytes move. Thread-safe.
+/// held for bookkeeping only, never while bytes move. Blocks on a device move in the order of the
+/// caller's streams (lane_job.hpp); those in host memory by the thread itself. Thread-safe.
 class Service {
  public:
   static Result<std::unique_ptr<Service>> create(const ServiceOptions& options);
@@ -48,8 +51,19 @@ class Service {
     return false;
   }
 
-  Status submit(JobId job);
+  /// Pools on a device need `store.lanes`, and memory that is that device's.
+  Result<PoolId> register_pool(const PoolDesc& pool);
+  /// Its bytes move after what `after` names; with a device only, else that is kUnsupported.
+  Status submit(JobId job, const transfer::StreamOrder& after = {});
   Status cancel(JobId job);
+  Status release(JobId job);
+  /// What is enqueued on `stream` from now on runs after the bytes of layers 0 .. `layer` have
+  /// arrived, or will not (the job's report says so): true. For blocks in host memory nothing is
+  /// enqueued, and this says whether the job has ended. kOutOfRange past the last layer.
+  Result<bool> hold(JobId job, std::uint32_t layer, void* stream);
+  /// The event (a cudaEvent_t) after which all bytes have left their blocks, or arrived; valid
+  /// until the job is released. Null where nothing moves.
+  Result<void*> event(JobId job);
   Status complete(JobId job, std::span<const ItemOutcome> outcomes);
   /// Whether the job is done within the bound.
   Result<bool> wait(JobId job, std::int64_t bound_ns);
@@ -66,23 +80,44 @@ class Service {
 
  private:
   static constexpr int kTries = 256;
+  /// A job that the worker has taken up and whose flights have not ended.
+  struct Flying {
+    JobId id = 0;
+    std::shared_ptr<LaneJob> job;
+  };
 
   Service(const ServiceOptions& options, std::unique_ptr<BlockStore> store,
           transfer::EventFd finished, transfer::EventFd wake);
   void run();
+  void take_up(JobId id);
   void run_job(JobId id);
+  void stage(LaneJob& job);
+  bool land();
+  void finish(JobId id, std::span<const BlockMove> moves, std::span<const ItemOutcome> outcomes);
+  std::vector<BlockMove> moves_of(const Job& job);
+  Status check_order(const transfer::StreamOrder& after);
   bool idle() const;
   void tell();
 
+  std::mutex submitting_;  ///< one submits or cancels at a time; taken before mutex_
   std::mutex mutex_;
   std::condition_variable changed_;
   Directory directory_;
+  std::shared_ptr<transfer::BlockLanes> lanes_;
+  bool guards_order_ = true;
   std::unique_ptr<BlockStore> store_;
+  std::unordered_map<JobId, std::shared_ptr<LaneJob>> lane_jobs_;  ///< until they are released
+  std::vector<std::shared_ptr<LaneJob>> given_up_;  ///< cancelled; the device has them yet
+  std::size_t lane_jobs_open_ = 0;                  ///< submitted and not done
   std::vector<std::string> notices_;
   transfer::EventFd finished_;
   transfer::EventFd wake_;
   bool stop_ = false;
   bool running_ = false;  ///< a job's bytes are moving
+  // The worker's own.
+  std::vector<Flying> flying_;
+  std::vector<Flying> delayed_;           ///< blocks in host memory, behind work of a device
+  transfer::Flight* bouncing_ = nullptr;  ///< that uses the bounce slots, of `flying_`
   std::thread worker_;
 };
 

@@ -769,7 +769,10 @@ typedef struct lehr_pool {
   uint64_t id;
 } lehr_pool;
 
-enum { LEHR_MEMORY_HOST = 0 };
+enum {
+  LEHR_MEMORY_HOST = 0,
+  LEHR_MEMORY_DEVICE = 1 /* HBM of the runtime's device; on cuda only */
+};
 
 typedef struct lehr_pool_desc {
   uint32_t struct_size;
@@ -783,9 +786,13 @@ typedef struct lehr_pool_desc {
 
 /*
  * Registers memory of the caller as a pool of blocks. It must stay until lehr_pool_unregister went
- * well.
+ * well. On cuda it may be the device's (allocated or mapped, of one piece or several): base,
+ * strides, offsets and rows are then multiples of 16 bytes, and blocks move between it and Lehr's
+ * tiers in the order of the caller's streams. Every namespace works with both kinds of memory.
  * Thread: any. Stream: none. Blocks: no.
- * Errors: INVALID layout; OUT_OF_RANGE if the blocks do not fit.
+ * Errors: INVALID layout, or memory that is not what it is said to be: of the host, of another
+ *   device, managed, not mapped to its end; OUT_OF_RANGE if the blocks do not fit; UNSUPPORTED
+ *   memory of a device on any other machine.
  * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_pool_register(lehr_runtime runtime, const lehr_pool_desc* desc,
@@ -1001,7 +1008,10 @@ LEHR_API lehr_status lehr_store_prepare(lehr_runtime runtime, const lehr_store_r
                                         size_t evicted_capacity, size_t* evicted_count,
                                         lehr_job* out);
 
-enum { LEHR_LOAD_PARTIAL = 1 /* flag: load what is there; else one missing key refuses all */ };
+/* Flags of a load. PARTIAL: load what is there; else one missing key refuses all. LAYERED: into
+ * memory of a device layer by layer, so that lehr_job_wait_layer need not wait for all of them; it
+ * costs a launch a layer. */
+enum { LEHR_LOAD_PARTIAL = 1, LEHR_LOAD_LAYERED = 2 };
 
 typedef struct lehr_load_request {
   uint32_t struct_size;
@@ -1024,13 +1034,60 @@ LEHR_API lehr_status lehr_load_prepare(lehr_runtime runtime, const lehr_load_req
 
 /*
  * Has Lehr move the bytes of prepared jobs. Pool blocks must not change (store) or be used (load)
- * until the job ends. Not on sim, where the caller moves them and calls lehr_job_complete.
- * Thread: any. Stream: jobs start after the work enqueued in `stream`; NULL on host. Blocks: no.
- * Errors: UNSUPPORTED on sim or with a stream on host; INVALID if submitted before.
- * Since: 0.1. Stability: stable.
+ * until the job ends; blocks on a device: by work that is not ordered behind the job's event. Not
+ * on sim, where the caller moves them and calls lehr_job_complete. Thread: any. Stream: jobs start
+ * after the work enqueued in `stream` (on cuda NULL is the default stream; NULL on host): a store's
+ * writers, a load's last readers. Not capturable. Blocks: no. Errors: UNSUPPORTED on sim, with a
+ * stream on host, or one that is being captured; INVALID if submitted before, or a stream of
+ * another device; OVER_BUDGET while too much is enqueued on the device, or by one job: it stays
+ * prepared. Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_jobs_submit(lehr_runtime runtime, const lehr_job* jobs, size_t count,
                                       void* stream, lehr_status* statuses);
+
+enum { LEHR_ORDER_EVENTS_ONLY = 1 /* flag: not after the stream */ };
+
+/* Work of the caller on the device that jobs start after. */
+typedef struct lehr_order {
+  uint32_t struct_size;
+  uint32_t flags; /* LEHR_ORDER_* */
+  void* stream;
+  void* const* events;  /* cudaEvent_t, recorded by now */
+  uint64_t event_count; /* at most 64 */
+} lehr_order;
+
+/*
+ * As lehr_jobs_submit, after a stream, events, or both.
+ * Thread: any. Stream: jobs start after what `after` names. Not capturable. Blocks: no.
+ * Errors: those of lehr_jobs_submit; UNSUPPORTED events on host.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_jobs_submit_after(lehr_runtime runtime, const lehr_job* jobs,
+                                            size_t count, const lehr_order* after,
+                                            lehr_status* statuses);
+
+/*
+ * Makes `stream` wait for layers 0 to `layer` of a submitted job, the host does not wait: what is
+ * enqueued on it from now on finds the blocks of a load filled, and may overwrite those of a store.
+ * Without LEHR_LOAD_LAYERED it waits for all layers. A failed or cancelled item holds nobody up;
+ * its block is as it was, and the job's report says so once the job ends. Where blocks are in host
+ * memory nothing is enqueued: LEHR_OK if the job has ended, else LEHR_PENDING.
+ * Thread: any. Stream: `stream` waits; not capturable. Blocks: no.
+ * Errors: INVALID if it was not submitted, or a stream of another device; OUT_OF_RANGE past the
+ *   layout's last layer (an opaque one has one); UNSUPPORTED stream on host, or being captured.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_job_wait_layer(lehr_runtime runtime, lehr_job job, uint32_t layer,
+                                         void* stream);
+
+/*
+ * The event (cudaEvent_t) of a submitted job: when it has passed, a store has read its blocks and a
+ * load has filled its own. It is Lehr's, recorded already, and valid until the job is released;
+ * NULL if the job has nothing to move. Thread: any. Stream: as said. Blocks: no. Errors: INVALID if
+ * it was not submitted; UNSUPPORTED if its blocks are in host memory. Since: 0.1. Stability:
+ * experimental.
+ */
+LEHR_API lehr_status lehr_job_event(lehr_runtime runtime, lehr_job job, void** event);
 
 /*
  * On sim: the caller moved the bytes. `results` has one status for each item of the job, in order;
@@ -1044,8 +1101,9 @@ LEHR_API lehr_status lehr_job_complete(lehr_runtime runtime, lehr_job job,
                                        const lehr_status* results, size_t count);
 
 /*
- * Cancels jobs that have not started: their slots and pins are free again.
- * Thread: any. Stream: none. Blocks: no.
+ * Cancels jobs that have not started: their slots and pins are free again. Of jobs on a device,
+ * loads that are queued; a store that was submitted counts as started.
+ * Thread: any. Stream: what waits for a cancelled job goes on. Blocks: no.
  * Errors: PENDING while bytes move; INVALID if done.
  * Since: 0.1. Stability: stable.
  */

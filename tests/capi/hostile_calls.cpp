@@ -281,6 +281,19 @@ void add_job_calls(Table& t) {
                              return lehr_jobs_submit(c.h.runtime, c.plain(job), 1, nullptr,
                                                      nullptr);
                            }};
+  t["lehr_jobs_submit_after"] = {true, "job", true, true, [](const Caller& c) {
+                                   lehr_job job{c.h.job};
+                                   lehr_order after;
+                                   return lehr_jobs_submit_after(c.h.runtime, c.plain(job), 1,
+                                                                 c.out(after), nullptr);
+                                 }};
+  t["lehr_job_wait_layer"] = {true, "job", false, false, [](const Caller& c) {
+                                return lehr_job_wait_layer(c.h.runtime, {c.h.job}, 0, nullptr);
+                              }};
+  t["lehr_job_event"] = {true, "job", false, true, [](const Caller& c) {
+                           void* event = nullptr;
+                           return lehr_job_event(c.h.runtime, {c.h.job}, c.plain(event));
+                         }};
   t["lehr_job_complete"] = {true, "job", false, true, [](const Caller& c) {
                               lehr_status ok = LEHR_OK;
                               return lehr_job_complete(c.h.runtime, {c.h.job}, c.plain(ok), 1);

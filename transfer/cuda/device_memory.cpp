@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <mutex>
 
-#include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include "transfer/cuda/driver.hpp"
 #include "transfer/cuda/handles.hpp"
 #include "transfer/device.hpp"
 
@@ -25,35 +25,19 @@ struct Driver {
   PFN_cuMemGetAllocationGranularity_v10020 granularity = nullptr;
 };
 
-template <class Function>
-Status look_up(const char* name, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult query{};
-  LEHR_CUDA_TRY(cudaGetDriverEntryPointByVersion(name, &found, 10020, cudaEnableDefault, &query));
-  if (query != cudaDriverEntryPointSuccess || found == nullptr) {
-    return unsupported(std::string("the driver has no ") + name);
-  }
-  function = reinterpret_cast<Function>(found);
-  return {};
-}
+using cuda::driver_error;
 
 Result<Driver> load_driver() {
   Driver d;
-  LEHR_TRY(look_up("cuMemAddressReserve", d.reserve));
-  LEHR_TRY(look_up("cuMemAddressFree", d.free_addresses));
-  LEHR_TRY(look_up("cuMemCreate", d.create));
-  LEHR_TRY(look_up("cuMemRelease", d.release));
-  LEHR_TRY(look_up("cuMemMap", d.map));
-  LEHR_TRY(look_up("cuMemUnmap", d.unmap));
-  LEHR_TRY(look_up("cuMemSetAccess", d.set_access));
-  LEHR_TRY(look_up("cuMemGetAllocationGranularity", d.granularity));
+  LEHR_TRY(cuda::look_up("cuMemAddressReserve", 10020, d.reserve));
+  LEHR_TRY(cuda::look_up("cuMemAddressFree", 10020, d.free_addresses));
+  LEHR_TRY(cuda::look_up("cuMemCreate", 10020, d.create));
+  LEHR_TRY(cuda::look_up("cuMemRelease", 10020, d.release));
+  LEHR_TRY(cuda::look_up("cuMemMap", 10020, d.map));
+  LEHR_TRY(cuda::look_up("cuMemUnmap", 10020, d.unmap));
+  LEHR_TRY(cuda::look_up("cuMemSetAccess", 10020, d.set_access));
+  LEHR_TRY(cuda::look_up("cuMemGetAllocationGranularity", 10020, d.granularity));
   return d;
-}
-
-Error driver_error(CUresult status, const char* what) {
-  const bool memory = status == CUDA_ERROR_OUT_OF_MEMORY;
-  return {memory ? Code::kRefused : Code::kIo, memory ? Reason::kOverBudget : Reason::kNone,
-          std::string(what) + ": driver error " + std::to_string(static_cast<int>(status))};
 }
 
 Bytes round_up(Bytes bytes, Bytes unit) { return (bytes + unit - 1) / unit * unit; }

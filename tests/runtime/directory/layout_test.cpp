@@ -57,14 +57,10 @@ TEST_CASE("where the next block lies is not part of the digest, what is in one i
 }
 
 TEST_CASE("runs cover the contents once and merge neighbours") {
-  // heads are inside tokens here, so one head's rows are 1024 bytes apart: no merging across
-  // tokens.
+  // Heads lie inside tokens here, and are stored so: nothing lies between the rows.
   const auto runs = block_runs(k_then_v());
-  std::uint64_t sum = 0;
-  for (const Run& run : runs) sum += run.bytes;
-  CHECK(sum == contents_bytes(k_then_v()));
-  // The last row of K ends where V begins: one merger.
-  CHECK(runs.size() == 2 * 16 * 8 - 1);
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].bytes == contents_bytes(k_then_v()));
 
   Layout heads_outside = k_then_v();
   heads_outside.head_stride = 16 * 64 * 2;
@@ -83,6 +79,79 @@ TEST_CASE("runs cover the contents once and merge neighbours") {
   CHECK(block_runs(padded).size() == 2 * 8 * 16);
   CHECK(contents_bytes(padded) == contents_bytes(heads_outside));
   CHECK(span_bytes(padded) == 2 * padded.v_offset - 32);
+}
+
+namespace {
+
+/// What the parts of a layout say of each stored byte: where in the block it lies.
+std::vector<std::uint64_t> places(const BlockParts& parts) {
+  std::vector<std::uint64_t> all;
+  for (const std::uint64_t part : parts.in_block) {
+    for (const std::uint64_t piece : parts.pieces) {
+      for (std::uint32_t i = 0; i < parts.piece_bytes; ++i) all.push_back(part + piece + i);
+    }
+  }
+  return all;
+}
+std::vector<std::uint64_t> places(const std::vector<Run>& runs) {
+  std::vector<std::uint64_t> all;
+  for (const Run& run : runs) {
+    for (std::uint64_t i = 0; i < run.bytes; ++i) all.push_back(run.offset + i);
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("parts and runs of a layout say the same of every byte, and parts are alike in layers") {
+  std::vector<Layout> layouts{k_then_v(), fused()};
+  Layout l = placement_world::elements(3, 4, 16, 8);  // [K, V][layer][head][token], padded rows
+  l.padding = 16;
+  l.token_stride = 32;
+  l.head_stride = 16 * 32;
+  l.layer_stride = 4 * l.head_stride;
+  l.v_offset = 3 * l.layer_stride;
+  l.block_stride = 6 * l.layer_stride;
+  layouts.push_back(l);
+  l.padding = 0;  // heads apart, tokens together
+  l.token_stride = 16;
+  layouts.push_back(l);
+  l.k_offset = 64;  // V before K, tokens outside
+  l.v_offset = 0;
+  l.head_stride = 16;
+  l.token_stride = 128;
+  l.layer_stride = 16 * 128;
+  l.block_stride = 3 * l.layer_stride;
+  layouts.push_back(l);
+  for (const Layout& layout : layouts) {
+    REQUIRE(check_layout(layout));
+    for (const std::uint32_t most : {1U, 3U, 16U, 128U}) {
+      const auto parts = block_parts(layout, most, 16);
+      REQUIRE(parts);
+      CHECK(parts->pieces.size() <= most);
+      CHECK(parts->layers == layout.layers);
+      CHECK(places(*parts) == places(block_runs(layout)));
+      const std::size_t per_layer = parts->per_layer();
+      REQUIRE(per_layer * parts->layers == parts->in_block.size());
+      for (std::size_t i = per_layer; i < parts->in_block.size(); ++i) {
+        CHECK(parts->in_block[i] == parts->in_block[i - per_layer] + layout.layer_stride);
+      }
+    }
+  }
+  CHECK(block_parts(k_then_v(), 128, 16)->pieces.size() == 1);  // K and V of all heads in one piece
+  Layout opaque;
+  opaque.opaque_bytes = 4096;
+  CHECK(block_parts(opaque, 128, 16)->piece_bytes == 4096);
+  opaque.opaque_bytes = 4100;
+  CHECK_FALSE(block_parts(opaque, 128, 16));
+  Layout odd = k_then_v();
+  odd.k_offset = 8;
+  odd.v_offset += 8;
+  odd.block_stride += 8;
+  REQUIRE(check_layout(odd));
+  const auto refused = block_parts(odd, 128, 16);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().what.find("k_offset") != std::string::npos);
 }
 
 TEST_CASE("layouts that cannot be are refused") {

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/directory/block_store.hpp"
+
+namespace lehr::directory {
+
+/// A job whose blocks are on a device, or one that waits for work there: flights that were enqueued
+/// when the job was submitted, behind what the caller named. A store's bytes are on their way from
+/// then on. A load's flights are gated: the service's thread opens them once the bytes are in host
+/// memory and right, so what is wrong leaves its block as it was, and events hold from the start.
+class LaneJob {
+ public:
+  struct Order {
+    bool storing = false;
+    bool layered = false;
+  };
+  /// kOverBudget, and nothing enqueued, where one job asks for too much.
+  static Result<std::shared_ptr<LaneJob>> start(transfer::BlockLanes& lanes,
+                                                const BlockStore& store,
+                                                std::vector<BlockMove> moves, const Order& order,
+                                                const transfer::StreamOrder& after);
+  /// Nothing to move: a point in the order of the caller's streams.
+  static Result<std::shared_ptr<LaneJob>> point(transfer::BlockLanes& lanes,
+                                                const transfer::StreamOrder& after);
+
+  /// Flights of a load; the last one ends last. Those that pass through bounce slots use all of
+  /// them.
+  struct Leg {
+    std::unique_ptr<transfer::Flight> flight;
+    std::vector<std::size_t> moves;  ///< of `moves()`
+    bool bounces = false;
+  };
+  std::vector<Leg>& legs() { return legs_; }
+  bool storing() const { return order_.storing; }
+  std::vector<BlockMove>& moves() { return moves_; }
+  std::vector<ItemOutcome>& outcomes() { return outcomes_; }
+
+  /// Names the bytes of a leg's moves, those with an outcome of kOk, and lets it go.
+  void open(const BlockStore& store, Leg& leg);
+  /// A load that is not to be: lets all legs go with nothing to move.
+  void give_up();
+  /// Whether all flights have ended; those that failed left their outcome.
+  bool ended();
+
+  std::uint32_t layers() const { return layers_; }
+  /// See Flight::hold; a layer that has no event of its own comes with all.
+  Status hold(void* stream, std::uint32_t layer) const;
+  void* event() const { return legs_.back().flight->event(); }
+
+ private:
+  explicit LaneJob(const Order& order) : order_(order) {}
+  void cut_legs();
+  transfer::FlightPlan plan_of(const Leg& leg) const;
+  void write_pairs(const BlockStore& store, const Leg& leg,
+                   std::span<kernels::PagePair> pairs) const;
+
+  Order order_;
+  std::uint32_t layers_ = 1;
+  std::vector<BlockMove> moves_;
+  std::vector<ItemOutcome> outcomes_;
+  std::shared_ptr<const BlockParts> parts_;
+  std::vector<Leg> legs_;
+};
+
+}  // namespace lehr::directory

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/base/result.hpp"
+#include "kernels/move.hpp"
+#include "transfer/arena.hpp"
+#include "transfer/mover_choice.hpp"
+
+/// Moves between memory that somebody else owns on a device (an engine's pools) and host memory, in
+/// the order of that somebody's own streams. Unlike an engine's movers these say at once, by events
+/// of the device, when the bytes will have moved: work can be enqueued behind them without waiting.
+namespace lehr::transfer {
+
+/// What must have run before a move: what was enqueued on a stream (a cudaStream_t; null is the
+/// device's default stream), and events (cudaEvent_t) that were recorded.
+struct StreamOrder {
+  void* stream = nullptr;
+  bool after_stream = false;
+  std::span<void* const> events;
+};
+
+/// One flight of pages that share a layout.
+struct FlightPlan {
+  bool inward = false;              ///< from host memory to the device
+  kernels::PageLayout layout;       ///< of every pair, in the direction of the flight
+  std::uint32_t pairs = 0;          ///< 0: nothing moves, the flight is a point in the order
+  std::vector<std::uint32_t> cuts;  ///< pairs after which there is an event; ascending, to `pairs`
+};
+
+/// Moves that were enqueued. Destroying one that was never opened lets it go with nothing to move,
+/// at once; one whose bytes move is waited for.
+class Flight {
+ public:
+  virtual ~Flight() = default;
+  /// Of an inward flight, until open(): all zero at first, and a pair that stays so moves nothing.
+  virtual std::span<kernels::PagePair> pairs() = 0;
+  /// An inward flight moves nothing before this. Never waits; once.
+  virtual void open() = 0;
+  /// Whether all of it has run; the device's error if it failed.
+  virtual Result<bool> ended() = 0;
+  /// What is enqueued on `stream` from now on runs after the pairs of cuts 0 .. `cut`.
+  virtual Status hold(void* stream, std::size_t cut) = 0;
+  /// The event (a cudaEvent_t) after the last cut; it is the flight's, as long as that lives.
+  virtual void* event() = 0;
+};
+
+/// Two lanes of one device, inward and outward; flights of a lane run in the order of their start.
+/// Thread safe, except that a flight's pairs belong to whoever opens it. Nothing waits but the ends
+/// of flights and of the lanes.
+class BlockLanes {
+ public:
+  virtual ~BlockLanes() = default;
+
+  /// Host memory that the device reads and writes, for slots of `stride` bytes.
+  virtual Result<MemoryRegion> host_memory(Bytes bytes, Bytes stride) = 0;
+  /// kInvalid, with what it is instead, unless all of it is memory of this device.
+  virtual Status check_device_memory(const std::byte* base, Bytes bytes) = 0;
+  /// kInvalid if it is memory that the host cannot read and write.
+  virtual Status check_host_memory(const std::byte* base, Bytes bytes) = 0;
+  /// kInvalid for a stream of another device, kUnsupported for one that is being captured.
+  virtual Status check_stream(void* stream) = 0;
+
+  /// Enqueues a flight. `outward` are its pairs, copied before this returns; empty for an inward
+  /// one, whose pairs are filled later. Refused with kOverBudget while too much is enqueued; after
+  /// any refusal nothing moves.
+  virtual Result<std::unique_ptr<Flight>> start(const FlightPlan& plan,
+                                                std::span<const kernels::PagePair> outward,
+                                                const StreamOrder& after) = 0;
+
+  /// Calls `tell` (from any thread; it must return at once) whenever a flight has ended. Once,
+  /// before the first start.
+  virtual void on_end(std::function<void()> tell) = 0;
+};
+
+struct BlockLanesConfig {
+  std::int32_t device = 0;
+  /// What a profile says of movers from the device to host memory; without, rings move everything.
+  /// Inward always rings: only they can leave out what turned out to be wrong.
+  std::vector<MoverCurve> outward;
+  kernels::MoveRing in_ring{8, 4, 32768, 2, false, false};
+  kernels::MoveRing out_ring{4, 4, 32768, 2, false, false};
+  std::uint32_t most_enqueued = 768;  ///< launches, copies and waits on a lane that have not run
+};
+
+/// kUnsupported in a build without CUDA, and where there is no such device.
+Result<std::unique_ptr<BlockLanes>> make_block_lanes(const BlockLanesConfig& config);
+
+}  // namespace lehr::transfer

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transfer/block_lanes.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <cudaTypedefs.h>
+
+#include "transfer/cuda/driver.hpp"
+#include "transfer/cuda/handles.hpp"
+#include "transfer/device.hpp"
+
+namespace lehr::transfer {
+namespace {
+
+using cuda::DeviceScope;
+
+constexpr Bytes kGateBytes = 64;        ///< before the pairs of a list: the gate's word
+constexpr Bytes kGranule = 2 * kMiB;    ///< of mapped device memory
+constexpr std::size_t kMostRuns = 512;  ///< of a flight that copy engines may carry
+constexpr std::int64_t kRegistering = 600'000'000'000;
+
+std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
+void* at(std::uint64_t address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+/// Events and pinned lists between flights.
+class Spares {
+ public:
+  Result<cuda::Event> event() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!events_.empty()) {
+        cuda::Event last = std::move(events_.back());
+        events_.pop_back();
+        return last;
+      }
+    }
+    cudaEvent_t raw = nullptr;
+    LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming | cudaEventBlockingSync));
+    return cuda::Event(raw);
+  }
+  struct List {
+    cuda::HostBuffer memory;
+    Bytes bytes = 0;
+  };
+  Result<List> list(Bytes bytes) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = lists_.lower_bound(bytes);
+      if (found != lists_.end() && found->first <= 4 * bytes) {
+        List list{std::move(found->second), found->first};
+        lists_.erase(found);
+        return list;
+      }
+    }
+    Bytes size = 16 * kKiB;
+    while (size < bytes) size *= 2;
+    void* raw = nullptr;
+    LEHR_CUDA_TRY(cudaHostAlloc(&raw, size, cudaHostAllocPortable | cudaHostAllocMapped));
+    return List{cuda::HostBuffer(raw), size};
+  }
+  void give_back(std::vector<cuda::Event> events, List list) {
+    const std::lock_guard lock(mutex_);
+    keep(std::move(events), std::move(list));
+  }
+  /// Once the last of the events has passed.
+  void give_back_later(std::vector<cuda::Event> events, List list) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(later_, [&](auto& waiting) {
+      if (cudaEventQuery(waiting.first.back().get()) == cudaErrorNotReady) return false;
+      keep(std::move(waiting.first), std::move(waiting.second));
+      return true;
+    });
+    (void)cudaGetLastError();
+    later_.emplace_back(std::move(events), std::move(list));
+  }
+
+ private:
+  void keep(std::vector<cuda::Event> events, List list) {
+    for (cuda::Event& event : events) events_.push_back(std::move(event));
+    if (list.memory.get() != nullptr) lists_.emplace(list.bytes, std::move(list.memory));
+  }
+
+  std::vector<std::pair<std::vector<cuda::Event>, List>> later_;
+  std::mutex mutex_;
+  std::vector<cuda::Event> events_;
+  std::multimap<Bytes, cuda::HostBuffer> lists_;
+};
+
+struct Lane {
+  cuda::Stream main;
+  cuda::Stream tell;  ///< waits for ends of flights, so that telling holds up no move
+  std::atomic<std::uint32_t> enqueued{0};
+};
+
+class CudaFlight final : public Flight {
+ public:
+  CudaFlight(std::int32_t device, std::shared_ptr<Spares> spares, std::shared_ptr<Lane> lane)
+      : device_(device), spares_(std::move(spares)), lane_(std::move(lane)) {}
+  ~CudaFlight() override {
+    if (gate_ != nullptr && !opened_) {
+      std::fill(pairs().begin(), pairs().end(), kernels::PagePair{});
+      open();
+      let_go();
+      if (!events_.empty()) {
+        spares_->give_back_later(std::move(events_), std::move(list_));
+        return;
+      }
+    }
+    if (!ended_ && !events_.empty()) (void)cudaEventSynchronize(events_.back().get());
+    let_go();
+    spares_->give_back(std::move(events_), std::move(list_));
+  }
+
+  std::span<kernels::PagePair> pairs() override {
+    auto* const bytes = static_cast<std::byte*>(list_.memory.get());
+    return {reinterpret_cast<kernels::PagePair*>(bytes + kGateBytes), pairs_};
+  }
+  void open() override {
+    opened_ = true;
+    if (gate_ != nullptr) gate_->store(1, std::memory_order_release);
+  }
+  Result<bool> ended() override {
+    if (ended_) return failed_ == cudaSuccess ? Result<bool>(true) : cuda_error(failed_, "a move");
+    const cudaError_t status = cudaEventQuery(events_.back().get());
+    if (status == cudaErrorNotReady) {
+      (void)cudaGetLastError();
+      return false;
+    }
+    failed_ = status;
+    ended_ = true;
+    let_go();
+    return ended();
+  }
+  Status hold(void* stream, std::size_t cut) override {
+    const DeviceScope scope(device_);
+    LEHR_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream),
+                                      events_[std::min(cut, events_.size() - 1)].get(), 0));
+    return {};
+  }
+  void* event() override { return events_.back().get(); }
+
+  /// A list of pairs in pinned memory, and, where the flight waits to be opened, its gate.
+  Status take_list(std::uint32_t pairs, bool gated) {
+    LEHR_ASSIGN(list_, spares_->list(kGateBytes + pairs * sizeof(kernels::PagePair)));
+    pairs_ = pairs;
+    if (!gated) return {};
+    std::memset(list_.memory.get(), 0, kGateBytes + pairs * sizeof(kernels::PagePair));
+    gate_ = new (list_.memory.get()) std::atomic<std::uint32_t>(0);
+    return {};
+  }
+  Status record(cudaStream_t stream) {
+    LEHR_ASSIGN(cuda::Event event, spares_->event());
+    const cudaError_t recorded = cudaEventRecord(event.get(), stream);
+    if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
+    events_.push_back(std::move(event));
+    return {};
+  }
+  void count(std::uint32_t enqueued) {
+    counted_ += enqueued;
+    lane_->enqueued += enqueued;
+  }
+  std::uint64_t gate() const { return address(gate_); }
+
+ private:
+  void let_go() { lane_->enqueued -= std::exchange(counted_, 0); }
+
+  const std::int32_t device_;
+  std::shared_ptr<Spares> spares_;
+  std::shared_ptr<Lane> lane_;
+  Spares::List list_;
+  std::uint32_t pairs_ = 0;
+  std::atomic<std::uint32_t>* gate_ = nullptr;
+  bool opened_ = false;
+  std::vector<cuda::Event> events_;  ///< of cuts
+  bool ended_ = false;
+  cudaError_t failed_ = cudaSuccess;
+  std::uint32_t counted_ = 0;
+};
+
+struct CopyRun {
+  std::uint64_t from = 0, to = 0;
+  Bytes bytes = 0;
+};
+
+class CudaLanes final : public BlockLanes {
+ public:
+  explicit CudaLanes(const BlockLanesConfig& config) : config_(config) {
+    std::erase_if(config_.outward, [](const MoverCurve& curve) {
+      return curve.mover != "ring" && curve.mover != "copy_engine";
+    });
+  }
+  ~CudaLanes() override {
+    const DeviceScope scope(config_.device);
+    for (const auto& lane : lanes_) {
+      if (lane == nullptr) continue;
+      (void)cudaStreamSynchronize(lane->main.get());
+      (void)cudaStreamSynchronize(lane->tell.get());
+    }
+    (void)cudaGetLastError();
+  }
+
+  Status open() {
+    const DeviceScope scope(config_.device);
+    LEHR_TRY(cuda::look_up("cuStreamWaitValue32", 11070, wait_value_));
+    LEHR_TRY(cuda::look_up("cuPointerGetAttributes", 7000, attributes_));
+    int low = 0, high = 0;
+    LEHR_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high));
+    for (const bool inward : {false, true}) {
+      auto lane = std::make_shared<Lane>();
+      // Loads are waited for. Stores run above compute too: at its priority or below, a launch
+      // waits until all CTAs of a compute kernel have started.
+      const int priority = inward ? high : std::max(high, low - 1);
+      for (cuda::Stream* stream : {&lane->main, &lane->tell}) {
+        cudaStream_t raw = nullptr;
+        LEHR_CUDA_TRY(cudaStreamCreateWithPriority(&raw, cudaStreamNonBlocking, priority));
+        *stream = cuda::Stream(raw);
+      }
+      lanes_[inward ? 1 : 0] = std::move(lane);
+    }
+    return {};
+  }
+
+  Result<MemoryRegion> host_memory(Bytes bytes, Bytes stride) override {
+    PinnedMemoryConfig memory;
+    memory.memory.bytes = bytes;
+    memory.page_stride = stride;
+    for (const DeviceInfo& device : devices()) {
+      if (device.ordinal == config_.device) memory.memory.numa_node = device.numa_node;
+    }
+    LEHR_ASSIGN(auto made, PinnedMemory::create(memory));
+    LEHR_TRY(made->wait(kRegistering));
+    seam_base_ = address(made->base());
+    seam_bytes_ = made->chunk_bytes();
+    return region_of(made);
+  }
+
+  Status check_device_memory(const std::byte* base, Bytes bytes) override {
+    const std::uint64_t first = address(base), end = first + bytes;
+    if (bytes == 0 || end < first) return invalid("memory: no bytes, or more than addresses");
+    if (first % 16 != 0) return invalid("memory: it starts at no multiple of 16");
+    const DeviceScope scope(config_.device);
+    for (std::uint64_t p = first; p < end;) {
+      LEHR_ASSIGN(const std::uint64_t known_to, known_range(p));
+      p = std::max(known_to, p + 1);
+    }
+    return {};
+  }
+
+  Status check_host_memory(const std::byte* base, Bytes bytes) override {
+    if (bytes == 0) return {};
+    for (const std::byte* p : {base, base + bytes - 1}) {
+      cudaPointerAttributes a{};
+      LEHR_CUDA_TRY(cudaPointerGetAttributes(&a, p));
+      if (a.type == cudaMemoryTypeDevice) {
+        return invalid("memory: of device " + std::to_string(a.device) +
+                       ", where memory of the host was named");
+      }
+    }
+    return {};
+  }
+
+  Status check_stream(void* stream) override {
+    const DeviceScope scope(config_.device);
+    const auto s = static_cast<cudaStream_t>(stream);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    LEHR_CUDA_TRY(cudaStreamIsCapturing(s, &status));
+    if (status != cudaStreamCaptureStatusNone)
+      return unsupported("stream: it is being captured; jobs cannot be part of a graph");
+    if (stream == nullptr) return {};
+    int device = 0;
+    LEHR_CUDA_TRY(cudaStreamGetDevice(s, &device));
+    if (device == config_.device) return {};
+    return invalid("stream: of device " + std::to_string(device) + ", expected device " +
+                   std::to_string(config_.device));
+  }
+
+  Result<std::unique_ptr<Flight>> start(const FlightPlan& plan,
+                                        std::span<const kernels::PagePair> outward,
+                                        const StreamOrder& after) override {
+    const DeviceScope scope(config_.device);
+    const std::lock_guard lock(starting_);
+    const std::shared_ptr<Lane>& lane = lanes_[plan.inward ? 1 : 0];
+    std::vector<CopyRun> runs;
+    if (!plan.inward) runs = copy_engine_runs(plan, outward);
+    const auto launches = static_cast<std::uint32_t>(runs.empty() ? plan.cuts.size() : runs.size());
+    const auto ops =
+        static_cast<std::uint32_t>(after.events.size() + plan.cuts.size() + 4) + launches;
+    if (lane->enqueued + ops > config_.most_enqueued) {
+      return refused(Reason::kOverBudget,
+                     "device: " + std::to_string(lane->enqueued) + " launches are enqueued and " +
+                         std::to_string(ops) + " more asked for, at most " +
+                         std::to_string(config_.most_enqueued) + "; try again as jobs end");
+    }
+    auto flight = std::make_unique<CudaFlight>(config_.device, spares_, lane);
+    flight->count(ops);
+    LEHR_TRY(enqueue(plan, outward, runs, after, *lane, *flight));
+    return std::unique_ptr<Flight>(std::move(flight));
+  }
+
+  void on_end(std::function<void()> tell) override { tell_ = std::move(tell); }
+
+ private:
+  Status enqueue(const FlightPlan& plan, std::span<const kernels::PagePair> outward,
+                 std::span<const CopyRun> runs, const StreamOrder& after, Lane& lane,
+                 CudaFlight& flight) {
+    const cudaStream_t main = lane.main.get();
+    if (plan.pairs != 0 && runs.empty()) {
+      LEHR_TRY(flight.take_list(plan.pairs, plan.inward));
+      if (!plan.inward) std::copy(outward.begin(), outward.end(), flight.pairs().begin());
+    }
+    LEHR_TRY(wait_for(after, main));
+    if (plan.pairs != 0 && plan.inward) {
+      // The host alone passes this gate, for bytes that it has checked: it waits for no work of the
+      // device but such as was enqueued before, so streams that share a queue cannot lock.
+      const CUresult waited = wait_value_(main, flight.gate(), 1, CU_STREAM_WAIT_VALUE_GEQ);
+      if (waited != CUDA_SUCCESS) return cuda::driver_error(waited, "cuStreamWaitValue32");
+    }
+    Status moved = runs.empty() ? launch(plan, main, flight) : copy(runs, plan, main, flight);
+    // What was enqueued of a flight that failed may run yet: its list must live until then.
+    if (!moved || plan.cuts.empty()) {
+      const Status recorded = flight.record(main);
+      if (moved) moved = recorded;
+    }
+    LEHR_TRY(std::move(moved));
+    LEHR_CUDA_TRY(
+        cudaStreamWaitEvent(lane.tell.get(), static_cast<cudaEvent_t>(flight.event()), 0));
+    LEHR_CUDA_TRY(cudaLaunchHostFunc(
+        lane.tell.get(),
+        [](void* self) {
+          const auto& tell = static_cast<CudaLanes*>(self)->tell_;
+          if (tell) tell();
+        },
+        this));
+    return {};
+  }
+
+  Status wait_for(const StreamOrder& after, cudaStream_t main) {
+    for (void* event : after.events) {
+      LEHR_CUDA_TRY(cudaStreamWaitEvent(main, static_cast<cudaEvent_t>(event), 0));
+    }
+    if (!after.after_stream) return {};
+    LEHR_ASSIGN(cuda::Event event, spares_->event());
+    const cudaError_t recorded =
+        cudaEventRecord(event.get(), static_cast<cudaStream_t>(after.stream));
+    if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
+    LEHR_CUDA_TRY(cudaStreamWaitEvent(main, event.get(), 0));
+    // A later recording does not move a wait that was enqueued.
+    std::vector<cuda::Event> used;
+    used.push_back(std::move(event));
+    spares_->give_back(std::move(used), {});
+    return {};
+  }
+
+  Status launch(const FlightPlan& plan, cudaStream_t main, CudaFlight& flight) {
+    std::uint32_t from = 0;
+    for (const std::uint32_t cut : plan.cuts) {
+      if (cut > from) {
+        const kernels::MoveParams params{flight.pairs().data() + from, cut - from};
+        LEHR_TRY(kernels::move_pages_cuda(params, plan.layout,
+                                          plan.inward ? config_.in_ring : config_.out_ring, main));
+      }
+      LEHR_TRY(flight.record(main));
+      from = cut;
+    }
+    return {};
+  }
+
+  Status copy(std::span<const CopyRun> runs, const FlightPlan& plan, cudaStream_t main,
+              CudaFlight& flight) {
+    for (const CopyRun& run : runs) {
+      LEHR_CUDA_TRY(cudaMemcpyAsync(at(run.to), at(run.from), run.bytes, cudaMemcpyDefault, main));
+    }
+    for (std::size_t i = 0; i < plan.cuts.size(); ++i) LEHR_TRY(flight.record(main));
+    return {};
+  }
+
+  /// What a copy engine would copy, if the profile says that it would be faster; else nothing.
+  std::vector<CopyRun> copy_engine_runs(const FlightPlan& plan,
+                                        std::span<const kernels::PagePair> pairs) const {
+    if (config_.outward.empty() || pairs.empty()) return {};
+    std::vector<CopyRun> runs;
+    for (const kernels::PagePair& pair : pairs) {
+      for (std::uint32_t i = 0; i < plan.layout.count; ++i) {
+        const std::uint64_t from = pair.from + plan.layout.from[i],
+                            to = pair.to + plan.layout.to[i];
+        const bool seam = seam_bytes_ != 0 && (to - seam_base_) % seam_bytes_ == 0;
+        if (!runs.empty() && !seam && runs.back().from + runs.back().bytes == from &&
+            runs.back().to + runs.back().bytes == to) {
+          runs.back().bytes += plan.layout.piece_bytes;
+        } else {
+          if (runs.size() == kMostRuns) return {};
+          runs.push_back({from, to, plan.layout.piece_bytes});
+        }
+      }
+    }
+    const double count = static_cast<double>(pairs.size()) * plan.layout.count;
+    const std::size_t best =
+        fastest(config_.outward, {static_cast<double>(plan.layout.piece_bytes), count,
+                                  count / static_cast<double>(runs.size())});
+    if (best >= config_.outward.size() || config_.outward[best].mover == "ring") return {};
+    return runs;
+  }
+
+  /// The end of a stretch from `p` on that is known to be memory of this device.
+  Result<std::uint64_t> known_range(std::uint64_t p) const {
+    unsigned type = 0, managed = 0;
+    int device = -1, mapped = 0;
+    CUdeviceptr start = 0;
+    std::size_t size = 0;
+    std::array<CUpointer_attribute, 6> names{
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,      CU_POINTER_ATTRIBUTE_IS_MANAGED,
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,   CU_POINTER_ATTRIBUTE_MAPPED,
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    std::array<void*, 6> values{&type, &managed, &device, &mapped, &start, &size};
+    const CUresult asked = attributes_(names.size(), names.data(), values.data(), p);
+    if (asked != CUDA_SUCCESS) return cuda::driver_error(asked, "cuPointerGetAttributes");
+    if (type != CU_MEMORYTYPE_DEVICE || managed != 0) {
+      return invalid(std::string("memory: ") +
+                     (type == CU_MEMORYTYPE_HOST ? "of the host"
+                      : managed != 0             ? "managed, which moves by itself"
+                                                 : "of no device, or not all of it is mapped") +
+                     ", where memory of device " + std::to_string(config_.device) + " was named");
+    }
+    if (device != config_.device) {
+      return invalid("memory: of device " + std::to_string(device) + ", expected device " +
+                     std::to_string(config_.device));
+    }
+    if (mapped == 0) return invalid("memory: not all of it is mapped");
+    // Ranges of mapped memory may be told as one though parts of them are not mapped.
+    const std::uint64_t granule_end = (p / kGranule + 1) * kGranule;
+    return size == 0 ? granule_end : std::min<std::uint64_t>(start + size, granule_end);
+  }
+
+  BlockLanesConfig config_;
+  PFN_cuStreamWaitValue32_v11070 wait_value_ = nullptr;
+  PFN_cuPointerGetAttributes_v7000 attributes_ = nullptr;
+  std::shared_ptr<Spares> spares_ = std::make_shared<Spares>();
+  std::array<std::shared_ptr<Lane>, 2> lanes_;  ///< outward, inward
+  std::mutex starting_;
+  std::uint64_t seam_base_ = 0;
+  Bytes seam_bytes_ = 0;
+  std::function<void()> tell_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<BlockLanes>> make_block_lanes(const BlockLanesConfig& config) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || config.device < 0 || config.device >= count) {
+    (void)cudaGetLastError();
+    return unsupported("no device " + std::to_string(config.device));
+  }
+  auto lanes = std::make_unique<CudaLanes>(config);
+  LEHR_TRY(lanes->open());
+  return std::unique_ptr<BlockLanes>(std::move(lanes));
+}
+
+}  // namespace lehr::transfer
