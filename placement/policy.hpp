@@ -38,6 +38,7 @@ struct PolicyTraits {
   bool block_cache = false;  ///< offers a Replacement for request traces
   bool unlimited = false;    ///< assumes that HBM holds everything
   bool needs_instance = false;   ///< reads PolicyContext::future: runs in replays only
+  bool lowers = false;           ///< lowers pages where that is allowed
   std::uint32_t needs_odds = 0;  ///< steps ahead of which it reads the odds (LayerView::forecast)
 };
 

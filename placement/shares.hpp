@@ -11,6 +11,7 @@
 #include "kernels/base/rng.hpp"
 #include "kernels/base/units.hpp"
 #include "placement/anneal.hpp"
+#include "placement/lowering.hpp"
 
 namespace lehr::placement {
 
@@ -50,6 +51,9 @@ struct Share {
   std::uint32_t group = 0;
   std::uint32_t layer = 0;
   std::uint32_t least = 0;  ///< up to kBins: none
+  /// Its pages in this bin of a LowerHistogram and above are lowered when they are read next; up to
+  /// LowerHistogram::kBins: none.
+  std::uint32_t lowers = LowerHistogram::kBins;
 };
 
 /// Groups and layers exist, thresholds are in range.
@@ -72,6 +76,9 @@ struct SharesResult {
 /// one up against one down, under the capacity. What a layer takes is expected from the odds of
 /// what it does not hold, so that a layer that would be bare of misses is worth more than one that
 /// takes a burst in any case. About 30 ns a proposal; the same input and seed give the same shares.
+///
+/// Where pages may be lowered, one proposal of four is about that: a group lowers a bin more,
+/// others as much less as the mass budget asks for. The layers' times are those of both decisions.
 class ShareAnnealer {
  public:
   /// `shares` are the warm start, from which and from the common threshold the better is taken;
@@ -79,7 +86,8 @@ class ShareAnnealer {
   /// groups and layers that do not exist, and thresholds out of range.
   Status run(std::span<const OddsHistogram> groups, const MissCost& cost, std::uint32_t layers,
              std::uint64_t capacity, std::uint64_t proposals, std::uint64_t seed,
-             std::vector<Share>& shares, SharesResult& result);
+             std::vector<Share>& shares, SharesResult& result,
+             const Lowerable* lowerable = nullptr);
 
  private:
   struct Move {
@@ -87,6 +95,7 @@ class ShareAnnealer {
     double won = 0;          ///< odds of what the other gets
     double lost = 0;         ///< and of what is given up for it
     std::uint64_t held = 0;  ///< pages held after it
+    double mass = 0;         ///< lowered after it
     Seconds change = 0;
   };
 
@@ -96,12 +105,21 @@ class ShareAnnealer {
              std::vector<Share>& shares, SharesResult& result);
   bool weigh(std::span<const OddsHistogram> groups, const MissCost& cost, std::uint64_t capacity,
              const Share& grows, const Share& gives, Move& move) const;
+  void weigh_misses(const MissCost& cost, const Share& grows, const Share& gives, Move& move) const;
+  bool weigh_lowering(const MissCost& cost, const Share& grows, const Share& gives,
+                      Move& move) const;
   void make(const Move& move, const MissCost& cost, Share& grows, Share& gives);
+  void make_lowering(const Move& move, const MissCost& cost, Share& grows, Share& gives);
+  void follow(const Move& move, const MissCost& cost, const Share& grows, const Share& gives);
+  void fit_lowering(std::vector<Share>& shares) const;
+  double lowered_mass(const std::vector<Share>& shares) const;
   Seconds time() const;
 
   std::vector<double> misses_;  ///< by layer
   std::vector<Seconds> cost_;   ///< by layer
   std::uint64_t held_ = 0;
+  const Lowerable* lowerable_ = nullptr;
+  double mass_ = 0;  ///< of what is lowered by the shares as they are
   std::vector<Share> common_;
   std::vector<Share> start_;
   std::vector<Share> best_;

@@ -38,9 +38,13 @@ void SharedTable::note_layer(const LayerView& view) {
   for (std::uint32_t s = 0; s < weight_stride_; ++s) here[s].clear();
   for (const GroupView& group : view.groups) {
     for (std::size_t i = 0; i + 1 < group.blocks.size(); ++i) {
-      here[group.sequence].add(odds_of(group.page(i), view));
+      const PageId page = group.page(i);
+      float odds = odds_of(page, view);
+      if (view.pages.is_lowered(page)) odds *= static_cast<float>(lowered_price_);
+      here[group.sequence].add(odds);
     }
   }
+  note_counted(view);
 }
 
 void SharedTable::widen(std::uint32_t sequences) {
@@ -50,11 +54,14 @@ void SharedTable::widen(std::uint32_t sequences) {
   for (std::uint32_t l = 0; l < layers_; ++l) {
     for (std::uint32_t s = 0; s < sequences; ++s) {
       const std::uint32_t to = l * sequences + s;
-      shares[to] = {to, l, OddsHistogram::kBins};
+      shares[to].group = to;
+      shares[to].layer = l;
+      shares[to].least = OddsHistogram::kBins;
       if (s >= weight_stride_) continue;
       const std::uint32_t from = l * weight_stride_ + s;
       groups[to] = groups_[from];
       shares[to].least = shares_[from].least;
+      shares[to].lowers = shares_[from].lowers;
       weight[to] = weight_[from];
     }
   }

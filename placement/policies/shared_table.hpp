@@ -24,6 +24,12 @@ class SharedTable : public Table {
   /// is.
   virtual bool find_shares(const LayerView& view, std::span<const OddsHistogram> groups,
                            std::vector<Share>& shares) = 0;
+  /// After the histograms of a layer were counted afresh.
+  virtual void note_counted(const LayerView& /*view*/) {}
+  /// What was found last; the sequence is one that some layer has shown.
+  const Share& share_of(std::uint32_t layer, std::uint32_t sequence) const {
+    return shares_[std::size_t{layer} * weight_stride_ + sequence];
+  }
 
  private:
   void note_layer(const LayerView& view) final;

@@ -145,6 +145,7 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
   if (link_busy_) fill_burst(view, plan);
   for (const Wanted& w : installed_) set_key(w.page, w.key, view.pages);
   installed_.clear();
+  plan_rest(view, plan);
 }
 
 /// What the layers' other work hides is free, and costs follow it.

@@ -58,6 +58,8 @@ class Table : public Policy {
   virtual void plan_step(const LayerView& /*view*/) {}
   /// After a layer's pages have their new keys.
   virtual void note_layer(const LayerView& /*view*/) {}
+  /// When all else of a layer is decided.
+  virtual void plan_rest(const LayerView& /*view*/, LayerPlan& /*plan*/) {}
 
   /// What the keys of a layer's pages of one sequence share.
   struct Place {
@@ -73,7 +75,8 @@ class Table : public Policy {
     const double recent = since < kGaps ? recent_[since] : recent_odds(since);
     const std::uint32_t to_tail = place.context > position ? place.context - position : 0;
     const double odds = static_cast<double>(odds_of(page, view)) * place.weight;
-    const double price = prices_[view.pages.residency[page] >> 1];
+    double price = prices_[view.pages.residency[page] >> 1];
+    if (view.pages.is_lowered(page)) price *= lowered_price_;
     const double wanted = std::min(odds, 1.0) + recent + near_tail_[to_tail];
     return -(place.time + 1 / (wanted * price + kFloor));
   }
@@ -105,6 +108,10 @@ class Table : public Policy {
   std::vector<double> weight_;
   std::uint32_t weight_stride_ = 0;  ///< sequences a layer
   bool link_busy_ = false;           ///< background promotions do not get through
+  double lowered_price_ = 1;         ///< of a miss of a lowered page, in those of a whole one
+  bool is_sink(PageId page, const PageColumns& columns) const {
+    return columns.position[page] < sinks_;
+  }
 
  private:
   static constexpr std::uint32_t kGaps = 4096;

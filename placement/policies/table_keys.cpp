@@ -23,7 +23,8 @@ constexpr float kRounding = 1e-5F;    ///< of a scan's single precision, and mor
 /// pages come by way of others: the cheapest way over the profile's links.
 void Table::set_prices() {
   prices_.fill(1);
-  cheapest_ = dearest_ = 1;
+  dearest_ = 1;
+  cheapest_ = lowered_price_;
   const Platform* platform = context_.platform;
   if (!priced_ || platform == nullptr) return;
   std::array<Seconds, kMaxTiers> way;
@@ -44,7 +45,7 @@ void Table::set_prices() {
     }
     if (std::isinf(least)) continue;
     prices_[tiers] = least / home;
-    cheapest_ = std::min(cheapest_, prices_[tiers]);
+    cheapest_ = std::min(cheapest_, prices_[tiers] * lowered_price_);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,15 @@ struct ReplayOptions {
   std::uint32_t max_steps = 0;      ///< stop after so many; 0: all
 };
 
+/// What pages at the lower precision did in a replay.
+struct LoweringResult {
+  Bytes saved_to_hbm = 0;  ///< that did not have to cross
+  Bytes saved_in_hbm = 0;  ///< that reads of HBM did not take
+  Bytes written_home = 0;  ///< of the new forms
+  double mean_mass = 0;    ///< share of the steps' softmax mass on such pages
+  double most_mass = 0;    ///< the largest of a step
+};
+
 struct ReplayResult {
   std::string policy;
   StepReport all;
@@ -25,9 +35,10 @@ struct ReplayResult {
   std::uint32_t warm_steps = 0;
   std::uint64_t tokens = 0;  ///< decoded: one a sequence and step
   std::uint64_t warm_tokens = 0;
-  std::vector<Seconds> step_seconds;      ///< predicted, by step
-  std::vector<Seconds> measured_seconds;  ///< where the machine measures
-  Seconds wall = 0;                       ///< of the replay itself
+  std::vector<Seconds> step_seconds;       ///< predicted, by step
+  std::vector<Seconds> measured_seconds;   ///< where the machine measures
+  Seconds wall = 0;                        ///< of the replay itself
+  std::optional<LoweringResult> lowering;  ///< where pages may be lowered
   std::vector<std::string> notes;
 };
 

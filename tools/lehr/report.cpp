@@ -114,6 +114,14 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
     out["measured_step_p50_ms"] = percentile(result.measured_seconds, 0.50) * 1e3;
     out["measured_seconds"] = result.all.measured;
   }
+  if (result.lowering) {
+    const runtime::LoweringResult& l = *result.lowering;
+    out["lowering"] = {{"saved_to_hbm_bytes", l.saved_to_hbm},
+                       {"saved_in_hbm_bytes", l.saved_in_hbm},
+                       {"written_home_bytes", l.written_home},
+                       {"mean_mass_share", l.mean_mass},
+                       {"most_mass_share", l.most_mass}};
+  }
   out["replay_wall_seconds"] = result.wall;
   out["visits_per_second"] =
       result.wall > 0 ? static_cast<double>(result.all.reads) / result.wall : 0;
