@@ -15,7 +15,8 @@ bool usable(const DeviceLoad& load) {
 
 /// Time of a unit's bytes over those of a byte: only ratios of it count.
 double raw(const DeviceLoad& load, double units) {
-  const double served = load.hit_rate * load.units;
+  const double more = std::max(0.0, units - static_cast<double>(load.units));
+  const double served = load.hit_rate * load.units + std::min(more, std::max(0.0, load.room));
   return std::min(units, served) / load.hbm + std::max(0.0, units - served) / load.link;
 }
 

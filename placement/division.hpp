@@ -23,10 +23,12 @@ struct DeviceLoad {
   double hit_rate = 1;  ///< of its reads, by bytes: in HBM
   double hbm = 0;       ///< bytes/s at which it reads HBM,
   double link = 0;      ///< and what does not lie there
+  double room = 0;      ///< units more that its free HBM would hold whole
 };
 
 /// Its part of a step if it had `units` instead. What its HBM serves now it would go on serving as
-/// far as there is as much; the rest comes over the link. Rises with `units`, ever faster.
+/// far as there is as much, and units more as far as there is room; the rest comes over the link.
+/// Rises with `units`, ever faster.
 Seconds predicted_step(const DeviceLoad& load, std::uint32_t units);
 
 struct RebalanceRule {

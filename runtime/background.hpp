@@ -34,11 +34,14 @@ class Background {
   bool cancel(PageId page);
 
   std::size_t depth() const { return queue_.size(); }
+  /// Pages that arrived so far.
+  std::uint64_t arrived() const { return arrived_; }
 
  private:
   const placement::Platform& platform_;
   PageTable& table_;
   bool allowed_ = true;
+  std::uint64_t arrived_ = 0;
   std::deque<PageId> queue_;
   Bytes front_done_ = 0;  ///< of the first page
 };

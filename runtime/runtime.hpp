@@ -169,6 +169,7 @@ class Runtime {
   bool holds_layer(std::uint32_t layer) const { return heads_held_[layer] != 0; }
   /// Whether promotions may cross beside the layers, where devices take turns on what they share.
   void allow_background(bool allowed) { background_.allow(allowed); }
+  std::uint64_t arrived_in_background() const { return background_.arrived(); }
 
   Step step() const { return step_; }
   bool in_step() const { return in_step_; }

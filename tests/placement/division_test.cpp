@@ -83,6 +83,20 @@ TEST_CASE("a part's time follows what its HBM goes on serving") {
   CHECK(predicted_step(load, 6) == Approx(0.42));
 }
 
+TEST_CASE("units that find room in HBM are read there") {
+  DeviceLoad load{4, 0.04, 1, 100, 10};
+  CHECK(predicted_step(load, 6) == Approx(0.24));  // 0.01 each of four, 0.1 each of two
+  load.room = 1;
+  CHECK(predicted_step(load, 6) == Approx(0.15));
+  load.room = 2;
+  CHECK(predicted_step(load, 6) == Approx(0.06));
+  CHECK(predicted_step(load, 4) == Approx(0.04));
+  load.hit_rate = 0.5;  // room is for those that come: what misses now goes on missing
+  load.step = 0.22;
+  CHECK(predicted_step(load, 4) == Approx(0.22));
+  CHECK(predicted_step(load, 6) == Approx(0.24));
+}
+
 TEST_CASE("a device that misses gives units to one that does not") {
   const std::vector<DeviceLoad> loads{{4, 0.22, 0.5, 100, 10}, {4, 0.04, 1, 100, 100}};
   CHECK(rebalanced(loads, {1, 0.05}) == Units{3, 5});  // 0.12 and 0.05

@@ -11,6 +11,7 @@
 #include "tools/lehr/decode_run.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/progress.hpp"
+#include "tools/lehr/replay_group.hpp"
 #include "tools/lehr/report.hpp"
 #include "tools/lehr/table.hpp"
 #include "tools/lehr/terminal.hpp"
@@ -34,6 +35,7 @@ struct Arguments {
   std::string machine = "sim";
   std::string nvme_directory = scratch_directory();
   DecodeOptions gpu;
+  GroupArguments group;
   std::uint32_t steps = 0;
   std::string timeline;
   std::string calibrated;
@@ -119,7 +121,32 @@ nlohmann::ordered_json run_elsewhere(const Arguments& arguments, const Prepared&
   return figures(result, options, prepared.page_bytes);
 }
 
+/// Several GPUs that all serve.
+nlohmann::ordered_json run_group(const Arguments& arguments, const Prepared& prepared,
+                                 const std::string& hbm, const runtime::ReplayOptions& options) {
+  const GroupMachines machines{arguments.machine, arguments.nvme_directory, arguments.gpu};
+  const serving::GroupReplayOptions group =
+      take(kCommand, group_options(arguments.group, machines, prepared, options));
+  ProgressBar bar("replaying");
+  const serving::GroupOutcome outcome =
+      take(kCommand,
+           serving::replay_group(prepared.workload, group, [&](double share) { bar.show(share); }));
+  if (arguments.replay.json != "-") {
+    print(kCommand,
+          fmt::format("HBM {} of all: ", hbm) + group_text(outcome, arguments.group, group));
+  }
+  return group_figures(outcome, arguments.group, group, options, prepared.page_bytes);
+}
+
+/// What only one GPU's replay can do.
+void check_group(const Arguments& arguments) {
+  if (!arguments.group.asked()) return;
+  if (!arguments.timeline.empty() || !arguments.calibrated.empty())
+    fail_usage(kCommand, invalid("--perfetto and --calibrated are of one GPU: leave out --gpus"));
+}
+
 void run(const Arguments& arguments) {
+  check_group(arguments);
   if (!arguments.timeline.empty() && arguments.machine != "cuda")
     fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
   if (!arguments.calibrated.empty() && arguments.machine != "cuda")
@@ -144,10 +171,12 @@ void run(const Arguments& arguments) {
     if (descriptor->traits.unlimited) {
       options->runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared->total_pages);
     }
-    if (arguments.machine == "host") fit_to_footprint(*options, prepared->total_pages);
     options->max_steps = arguments.steps;
-    nlohmann::ordered_json cell = arguments.machine == "cuda"
-                                      ? run_on_gpu(arguments, *prepared, hbm, *options)
+    if (arguments.machine == "host" && !arguments.group.asked())
+      fit_to_footprint(*options, prepared->total_pages);
+    nlohmann::ordered_json cell =
+        arguments.group.asked()       ? run_group(arguments, *prepared, hbm, *options)
+        : arguments.machine == "cuda" ? run_on_gpu(arguments, *prepared, hbm, *options)
                                       : run_elsewhere(arguments, *prepared, hbm, *options);
     cell["hbm"] = hbm;
     cell["hbm_pages"] = options->runtime.tier_pages[kHbm];
@@ -177,6 +206,7 @@ void add_replay(CLI::App& app) {
                    "On cuda: compare every page's contents before it is read");
   command.add_flag("--trace-kernels", arguments->gpu.trace_kernels,
                    "On cuda: stamp each kernel's end; the step takes longer for it");
+  arguments->group.add_to(command);
   command.add_option("--calibrated", arguments->calibrated,
                      "On cuda: write the profile, fitted to what was measured, to this file");
   command.add_option("--perfetto", arguments->timeline,

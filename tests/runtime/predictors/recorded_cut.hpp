@@ -25,6 +25,7 @@ class RecordedCut {
   }
 
   const formats::AttentionTrace& trace() const { return trace_; }
+  const Workload& workload() const { return workload_; }
   ReplayOptions options() const { return options_; }
   Result<ReplayResult> replayed(const ReplayOptions& options) const {
     return replay(workload_, options, make_sim_machine());

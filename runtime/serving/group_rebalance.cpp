@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Units that change device between steps of a replayed group.
+#include <algorithm>
+#include <map>
+
+#include "runtime/serving/group_target.hpp"
+
+namespace lehr::serving {
+
+namespace {
+
+Seconds slowest(std::span<const placement::DeviceLoad> loads,
+                std::span<const std::uint32_t> units) {
+  Seconds most = 0;
+  for (std::size_t d = 0; d < loads.size(); ++d)
+    most = std::max(most, placement::predicted_step(loads[d], units[d]));
+  return most;
+}
+
+}  // namespace
+
+std::vector<placement::DeviceLoad> GroupTarget::take_loads() {
+  std::vector<placement::DeviceLoad> loads;
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    Device& device = devices_[d];
+    const placement::Platform& platform = device.runtime->options().platform;
+    const auto size = static_cast<double>(device.runtime->page_bytes());
+    placement::DeviceLoad load;
+    load.units = units_[d];
+    load.step = device.seen.total / std::max(1U, loaded_steps_);
+    if (device.seen.reads > 0) {
+      load.hit_rate =
+          static_cast<double>(device.seen.hits) / static_cast<double>(device.seen.reads);
+    }
+    const auto& hbm = device.runtime->table().slots(kHbm);
+    const double unit_pages = static_cast<double>(device.runtime->table().live_pages()) /
+                              (by(Split::kLayers) ? geometry_.layers : geometry_.kv_heads);
+    if (unit_pages > 0) load.room = hbm.available() / unit_pages;
+    load.hbm = platform.hbm.at(size, 1);
+    // Pages cross in numbers: a link's rate is that of a step's misses together.
+    const double misses = static_cast<double>(device.seen.misses) /
+                          (std::max(1U, loaded_steps_) * std::max(1U, geometry_.layers));
+    const LinkId link = platform.link(platform.home, kHbm);
+    load.link = platform.links[link].curve.at(size, std::max(1.0, misses));
+    loads.push_back(load);
+    device.seen = {};
+  }
+  loaded_steps_ = 0;
+  return loads;
+}
+
+Status GroupTarget::rebalance() {
+  if (by(Split::kTokens)) {
+    // Pages stay on their device; those of later sequences go where steps are short.
+    std::vector<double> next;
+    for (std::size_t d = 0; d < devices_.size(); ++d) {
+      Device& device = devices_[d];
+      if (device.seen.total <= 0 || device.seen.reads == 0) return {};
+      next.push_back(static_cast<double>(device.seen.reads) / device.seen.total);
+      device.seen = {};
+    }
+    weights_ = std::move(next);
+    return {};
+  }
+  const std::vector<placement::DeviceLoad> loads = take_loads();
+  const std::vector<std::uint32_t> units = placement::rebalanced(loads, options_.rule);
+  if (units == units_) return {};
+  Migration migration;
+  migration.step = steps_;
+  migration.before = units_;
+  migration.after = units;
+  migration.slowest = slowest(loads, units_);
+  migration.expected = slowest(loads, units);
+  return move_units(units, std::move(migration));
+}
+
+/// Every device lets go and takes what is its own now; pages that were in HBM go to HBM as far as
+/// there is room. On a refusal those that have changed go back.
+Status GroupTarget::move_units(const std::vector<std::uint32_t>& units, Migration migration) {
+  const std::vector<Range> ranges = ranges_of(units), before = ranges_of(units_);
+  // Where the pages of each group lie that will come, by the group's sequence: looked up before
+  // anybody lets go.
+  std::map<std::pair<std::uint32_t, SequenceId>, std::vector<bool>> in_hbm;
+  const auto owner = [&](std::uint32_t group, const std::vector<Range>& of) {
+    const std::uint32_t unit =
+        by(Split::kLayers) ? group / geometry_.kv_heads : group % geometry_.kv_heads;
+    return static_cast<std::size_t>(
+        std::find_if(of.begin(), of.end(), [&](Range r) { return unit < r.end(); }) - of.begin());
+  };
+  for (std::uint32_t group = 0; group < geometry_.groups(); ++group) {
+    const std::size_t from = owner(group, before), to = owner(group, ranges);
+    if (from == to) continue;
+    const runtime::PageTable& table = devices_[from].runtime->table();
+    for (const auto& member : members_) {
+      if (!member) continue;
+      std::vector<bool> here;
+      for (const PageId base : devices_[from].runtime->blocks(*member->ids[from]))
+        here.push_back(resident(table.residency[base + group * runtime::PageTable::kRun], kHbm));
+      in_hbm[{group, *member->ids[to]}] = std::move(here);
+    }
+  }
+  const runtime::WantedInHbm wanted = [&](SequenceId id, std::uint32_t group, std::size_t block) {
+    const auto known = in_hbm.find({group, id});
+    return known != in_hbm.end() && block < known->second.size() && known->second[block];
+  };
+  for (std::size_t d = 0; d < devices_.size(); ++d) {
+    if (ranges[d] == before[d]) continue;
+    auto change = devices_[d].runtime->hold(groups_of(ranges[d]), wanted);
+    if (!change) {
+      for (std::size_t back = 0; back < d; ++back)
+        LEHR_TRY(devices_[back].runtime->hold(groups_of(before[back]), wanted));
+      if (change.error().code != Code::kRefused) return change.error();
+      migration.refused = change.error().what;
+      migrations_.push_back(std::move(migration));
+      return {};
+    }
+    if (change->came == 0) continue;
+    migration.to = static_cast<std::uint32_t>(d);
+    migration.pages += change->came;
+    const std::uint64_t sent = change->came_full + change->came_tails;
+    migration.sent_pages += sent;
+    const Bytes bytes = sent * devices_[d].runtime->page_bytes();
+    migration.bytes += bytes;
+    // One device after the other: no two migrations share a link.
+    migration.seconds += between(bytes, static_cast<std::uint32_t>(sent));
+  }
+  units_ = units;
+  moved_now_ += migration.seconds;
+  moving_ += migration.seconds;
+  migrations_.push_back(std::move(migration));
+  return {};
+}
+
+}  // namespace lehr::serving
