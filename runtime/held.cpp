@@ -83,6 +83,8 @@ std::uint64_t Runtime::let_go(std::span<const std::uint32_t> leaving) {
 Result<HeldChange> Runtime::hold(std::vector<std::uint32_t> groups, const WantedInHbm& wanted) {
   if (in_step_) return invalid("KV groups cannot change inside a step");
   LEHR_TRY(check_hold(groups));
+  if (options_.precision)
+    return unsupported("KV groups with pages of a lower precision stay where they are");
   for (const auto& s : sequences_) {
     if (s && s->suspended)
       return invalid(fmt::format("sequence {} is suspended: its groups stay", s->number));

@@ -10,6 +10,7 @@
 #include "kernels/base/dtype.hpp"
 #include "kernels/base/geometry.hpp"
 #include "kernels/base/result.hpp"
+#include "runtime/contents/cpu_attend.hpp"
 #include "runtime/contents/page_choice.hpp"
 #include "runtime/contents/tensor.hpp"
 #include "runtime/runtime.hpp"
@@ -29,6 +30,16 @@ struct ContentsOptions {
   std::optional<DType> lowers;  ///< what pages are lowered to where placement decides so
 };
 
+/// A sequence's part in a step of contents that hold a range of its tokens, numbered from the
+/// range's first.
+struct RangeTokens {
+  SequenceId id = 0;
+  std::uint32_t tokens = 0;   ///< of the step's new ones, that lie here
+  std::uint32_t skip = 0;     ///< rows of the call's K and V before them
+  std::uint32_t queries = 0;  ///< of the step, wherever their own tokens lie
+  std::int64_t first = 0;     ///< where the first query's own token would lie
+};
+
 /// One layer's attention.
 struct AttendCall {
   Tensor q;         ///< [batch, q_heads, tokens, head_dim]
@@ -40,6 +51,8 @@ struct AttendCall {
   std::uint32_t code_pitch = 0;
   MassCode* mass = nullptr;  ///< [batch][kv_heads][code_pitch] of the last query, or null
   MassCode* peak = nullptr;
+  /// Of a range: what is left of each query's softmax over it, [batch][q_heads][tokens], or null.
+  SoftmaxPair* totals = nullptr;
 };
 
 struct ContentsStats {
@@ -70,6 +83,10 @@ class Contents {
   /// `stream` is the caller's, where the machine has streams; null elsewhere.
   virtual Status begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
                        void* stream) = 0;
+  /// The same for ranges of tokens, of which new ones lie here or elsewhere: attend() is over the
+  /// range alone. With one query each and no new token here, or one each, it is a step of the
+  /// policy. kUnsupported where contents hold whole sequences only.
+  virtual Status begin_range(std::span<const RangeTokens> batch, void* stream) = 0;
   virtual bool in_step() const = 0;
   /// K and V of the new tokens, [batch, kv_heads, tokens, head_dim]; rows past a sequence's own
   /// number are not looked at.

@@ -165,6 +165,7 @@ Status DeviceContents::check_call(std::uint32_t layer, const AttendCall& call,
                                   std::uint32_t most) const {
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   LEHR_TRY(layers_.check_attend(layer));
+  if (call.totals != nullptr) return unsupported("what is left of a softmax is not told here");
   std::size_t pages = 0;
   for (const Member& m : batch_) pages = std::max(pages, runtime_->blocks(m.id).size());
   return check_attend_call(geometry_, options_.contents.element, call, batch_.size(), most, pages,

@@ -264,6 +264,10 @@ void DeviceContents::arrive() {
   arrivals_.clear();
 }
 
+Status DeviceContents::begin_range(std::span<const RangeTokens>, void*) {
+  return unsupported("contents on a device hold whole sequences, no ranges of tokens");
+}
+
 Status DeviceContents::begin(std::span<const SequenceId> batch,
                              std::span<const std::uint32_t> tokens, void* stream) {
   if (mode_ != Mode::kIdle) return invalid("a step is open already");

@@ -56,6 +56,7 @@ class DeviceContents final : public Contents {
   Status resumed(SequenceId id) override;
   Status begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
                void* stream) override;
+  Status begin_range(std::span<const RangeTokens> batch, void* stream) override;
   bool in_step() const override { return mode_ != Mode::kIdle; }
   Status append(std::uint32_t layer, const Tensor& k, const Tensor& v) override;
   Status attend(std::uint32_t layer, const AttendCall& call) override;

@@ -80,6 +80,7 @@ Status HostContents::run_layer(const AttendCall* call) {
   std::vector<runtime::GroupSelection> groups;
   chosen_.resize(batch_.size() * geometry_.kv_heads);
   for (std::size_t i = 0; i < batch_.size() && call != nullptr; ++i) {
+    if (runtime_->blocks(batch_[i].id).empty()) continue;  // of a range
     SequenceState& state = sequences_.at(batch_[i].id);
     const std::size_t pages = runtime_->blocks(batch_[i].id).size();
     for (std::uint32_t head = 0; head < geometry_.kv_heads; ++head) {
@@ -131,12 +132,34 @@ void HostContents::note_mass(const AttendCall& call, std::size_t member, std::ui
   }
 }
 
+/// The first `queries` of a member see nothing here.
+void HostContents::no_answer(const AttendCall& call, std::size_t member, std::uint32_t head,
+                             std::uint32_t queries) const {
+  const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
+  const std::size_t row_bytes = std::size_t{page_.dim} * bytes_of(call.out.element);
+  for (std::uint32_t r = 0; r < ratio; ++r) {
+    const std::size_t q_head = std::size_t{head} * ratio + r;
+    for (std::uint32_t t = 0; t < queries; ++t) {
+      std::memset(call.out.row(member, q_head, t), 0, row_bytes);
+      if (call.totals == nullptr) continue;
+      call.totals[(member * geometry_.q_heads + q_head) *
+                      static_cast<std::size_t>(call.q.shape[2]) +
+                  t] = {-std::numeric_limits<float>::infinity(), 0};
+    }
+  }
+}
+
 Status HostContents::attend_member(const AttendCall& call, std::size_t member, std::uint32_t head) {
   const Member& m = batch_[member];
-  if (m.tokens == 0) return {};
   const std::uint32_t ratio = geometry_.q_heads / geometry_.kv_heads;
   const std::size_t dim = page_.dim;
   const auto blocks = runtime_->blocks(m.id);
+  // Queries from before a range see nothing of it.
+  const std::uint32_t skip =
+      m.first >= 0 ? 0 : static_cast<std::uint32_t>(std::min<std::int64_t>(-m.first, m.queries));
+  const std::uint32_t blind = blocks.empty() ? m.queries : skip;
+  no_answer(call, member, head, blind);
+  if (blind == m.queries) return {};
   const PageId offset = runtime_->table().group_offset(layers_.at(), head);
   const std::uint64_t tokens = m.before + m.tokens;
   auto& pages = chosen_[member * geometry_.kv_heads + head];
@@ -164,12 +187,12 @@ Status HostContents::attend_member(const AttendCall& call, std::size_t member, s
     }
     refs_.push_back({data, first, here, wide});
   }
-  const std::uint32_t rows = m.tokens * ratio;
+  const std::uint32_t rows = (m.queries - skip) * ratio;
   q_.resize(rows * dim);
   out_.resize(rows * dim);
   for (std::uint32_t row = 0; row < rows; ++row) {
     to_floats(call.q.element,
-              call.q.row(member, std::size_t{head} * ratio + row % ratio, row / ratio),
+              call.q.row(member, std::size_t{head} * ratio + row % ratio, skip + row / ratio),
               q_.data() + row * dim, dim);
   }
   pairs_.resize(pages.size() * ratio);
@@ -179,14 +202,19 @@ Status HostContents::attend_member(const AttendCall& call, std::size_t member, s
   query.out = out_.data();
   query.rows = rows;
   query.ratio = ratio;
-  query.first = m.before;
+  query.first = static_cast<std::uint64_t>(m.first + skip);
   query.scale = scale_of(call, page_.dim);
   query.soft_cap = call.soft_cap;
   query.window = call.window;
   attend_group(page_, query, refs_, pairs_.data(), totals_.data(), scratch_);
   for (std::uint32_t row = 0; row < rows; ++row) {
     from_floats(call.out.element, out_.data() + row * dim,
-                call.out.row(member, std::size_t{head} * ratio + row % ratio, row / ratio), dim);
+                call.out.row(member, std::size_t{head} * ratio + row % ratio, skip + row / ratio),
+                dim);
+    if (call.totals == nullptr) continue;
+    const std::size_t q_head = member * geometry_.q_heads + std::size_t{head} * ratio + row % ratio;
+    call.totals[q_head * static_cast<std::size_t>(call.q.shape[2]) + skip + row / ratio] =
+        scratch_.totals[row];
   }
   note_mass(call, member, head, pages);
   return {};
@@ -198,7 +226,7 @@ Status HostContents::attend(std::uint32_t layer, const AttendCall& call) {
   std::uint32_t most = 0;
   std::size_t pages = 0;
   for (const Member& m : batch_) {
-    most = std::max(most, m.tokens);
+    most = std::max(most, m.queries);
     pages = std::max(pages, runtime_->blocks(m.id).size());
   }
   LEHR_TRY(check_attend_call(geometry_, call.q.element, call, batch_.size(), most, pages,

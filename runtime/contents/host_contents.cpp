@@ -78,15 +78,46 @@ bool HostContents::fill(PageId page, std::uint32_t, std::span<std::byte> out) {
 
 Status HostContents::begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
                            void* stream) {
-  if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
   if (mode_ != Mode::kIdle) return invalid("a step is open already");
   LEHR_ASSIGN(const std::vector<std::uint64_t> before, tokens_before(*runtime_, batch));
   batch_.clear();
-  for (std::size_t i = 0; i < batch.size(); ++i)
-    batch_.push_back({batch[i], tokens[i], before[i], nullptr});
-  const bool single =
-      std::all_of(tokens.begin(), tokens.end(), [](std::uint32_t n) { return n == 1; });
-  LEHR_TRY(single ? runtime_->begin_step(batch) : grow());
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    batch_.push_back({batch[i], tokens[i], before[i], nullptr, 0, tokens[i],
+                      static_cast<std::int64_t>(before[i])});
+  }
+  return open_step(stream);
+}
+
+Status HostContents::begin_range(std::span<const RangeTokens> batch, void* stream) {
+  if (mode_ != Mode::kIdle) return invalid("a step is open already");
+  std::vector<SequenceId> ids;
+  for (const RangeTokens& part : batch) ids.push_back(part.id);
+  LEHR_ASSIGN(const std::vector<std::uint64_t> before, tokens_before(*runtime_, ids));
+  batch_.clear();
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const RangeTokens& part = batch[i];
+    batch_.push_back(
+        {part.id, part.tokens, before[i], nullptr, part.skip, part.queries, part.first});
+  }
+  return open_step(stream);
+}
+
+/// One query each, and one token or none for all: the policy's step. Else a chunk.
+Status HostContents::open_step(void* stream) {
+  if (stream != nullptr) return unsupported("stream: expected NULL on this machine");
+  const auto all = [&](std::uint32_t tokens) {
+    return std::all_of(batch_.begin(), batch_.end(),
+                       [&](const Member& m) { return m.queries == 1 && m.tokens == tokens; });
+  };
+  const bool reads_only = !batch_.empty() && all(0);
+  const bool single = reads_only || all(1);
+  std::vector<SequenceId> stepping;
+  for (const Member& m : batch_) {
+    if (!reads_only || m.before > 0) stepping.push_back(m.id);  // a range may be empty
+  }
+  LEHR_TRY(single ? runtime_->begin_step(
+                        stepping, reads_only ? runtime::Growth::kNone : runtime::Growth::kOneToken)
+                  : grow());
   if (!single || rounding_) {  // full pages are written over what was the tail
     for (Member& m : batch_) m.tail = sequences_.at(m.id).tail;
   }
@@ -146,8 +177,9 @@ Status HostContents::write_rows(std::uint32_t layer, std::size_t index, std::uin
     const std::uint64_t position = m.before + j;
     const std::size_t token = position % page_.tokens;
     if (token == 0) std::memset(contents, 0, page_.bytes());
-    std::memcpy(contents + token * row_bytes, k.row(index, head, j), row_bytes);
-    std::memcpy(contents + page_.half_bytes() + token * row_bytes, v.row(index, head, j),
+    const std::size_t row = std::size_t{m.skip} + j;
+    std::memcpy(contents + token * row_bytes, k.row(index, head, row), row_bytes);
+    std::memcpy(contents + page_.half_bytes() + token * row_bytes, v.row(index, head, row),
                 row_bytes);
     if (token + 1 == page_.tokens)
       LEHR_TRY(page_filled(blocks[position / page_.tokens] + offset, contents));
@@ -167,7 +199,7 @@ Status HostContents::append(std::uint32_t layer, const Tensor& k, const Tensor& 
   if (mode_ == Mode::kIdle) return invalid("no step is open");
   LEHR_TRY(layers_.check_append(layer, geometry_.layers));
   std::uint32_t most = 0;
-  for (const Member& m : batch_) most = std::max(most, m.tokens);
+  for (const Member& m : batch_) most = std::max(most, m.tokens == 0 ? 0 : m.skip + m.tokens);
   LEHR_TRY(check_kv(geometry_, page_.element, batch_.size(), most, k, v));
   LEHR_TRY(close_layer());
   for (std::size_t i = 0; i < batch_.size(); ++i) {

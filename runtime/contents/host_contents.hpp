@@ -31,6 +31,7 @@ class HostContents final : public Contents, public runtime::PageSource {
 
   Status begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
                void* stream) override;
+  Status begin_range(std::span<const RangeTokens> batch, void* stream) override;
   bool in_step() const override { return mode_ != Mode::kIdle; }
   Status append(std::uint32_t layer, const Tensor& k, const Tensor& v) override;
   Status attend(std::uint32_t layer, const AttendCall& call) override;
@@ -62,6 +63,8 @@ class HostContents final : public Contents, public runtime::PageSource {
     std::uint32_t tokens = 0;
     std::uint64_t before = 0;
     std::shared_ptr<Tail> tail;  ///< as it was, where a roll back may need it
+    std::uint32_t skip = 0, queries = 0;
+    std::int64_t first = 0;  ///< where the first query's own token lies, or would
   };
 
   explicit HostContents(const ContentsOptions& options);
@@ -69,6 +72,7 @@ class HostContents final : public Contents, public runtime::PageSource {
   Status write_rows(std::uint32_t layer, std::size_t member, std::uint32_t head, const Tensor& k,
                     const Tensor& v);
   Status page_filled(PageId page, std::byte* contents);
+  Status open_step(void* stream);
   Status grow();
   Status bring(PageId page);
   Status close_layer();
@@ -79,6 +83,8 @@ class HostContents final : public Contents, public runtime::PageSource {
   Status attend_member(const AttendCall& call, std::size_t member, std::uint32_t head);
   Status gather_rows(std::uint32_t layer, SequenceId id, std::uint32_t head, std::size_t offset,
                      std::size_t index, const Tensor& out);
+  void no_answer(const AttendCall& call, std::size_t member, std::uint32_t head,
+                 std::uint32_t queries) const;
   void note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
                  std::span<const std::uint32_t> pages);
   std::unique_ptr<PageConversion> conversion(std::optional<DType> to) const;

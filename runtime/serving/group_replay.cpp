@@ -23,6 +23,8 @@ Result<std::unique_ptr<GroupTarget>> GroupTarget::create(const KvGeometry& geome
   if (options.own_geometry && options.rebalance_every != 0)
     return unsupported(
         "machines that attend have a geometry of their own: units stay where they are");
+  if (options.rebalance_every != 0 && options.devices.front().precision)
+    return unsupported("units with pages of a lower precision stay where they are");
   if (options.own_geometry && options.split == Split::kTokens)
     return unsupported("machines that attend add a token in every step: no ranges of tokens there");
   std::unique_ptr<GroupTarget> made(new GroupTarget(geometry, options));

@@ -6,6 +6,8 @@
 
 #include <fmt/core.h>
 
+#include "runtime/serving/tensors.hpp"
+
 namespace lehr::serving {
 
 using contents::AttendCall;
@@ -20,20 +22,13 @@ Status whole_model(const ServingGroupOptions& o) {
   const KvGeometry& g = o.geometry;
   if (g.kv_heads == 0 || g.q_heads % g.kv_heads != 0 || g.layers == 0)
     return invalid("a serving group needs layers, and query heads that are a multiple of KV heads");
-  if (o.weights.empty() || o.weights.size() > kMost || !o.make)
+  if (o.weights.empty() || o.weights.size() > kMost || !o.make) {
     return invalid(
         fmt::format("a serving group needs 1 to {} devices, and what makes them", kMost));
+  }
+  if (o.split == Split::kTokens && !o.host_memory)
+    return unsupported("ranges of tokens are merged in the host's memory: not on GPUs");
   return {};
-}
-
-/// A dense tensor of the caller's own memory.
-Tensor dense(std::vector<std::byte>& memory, contents::Element element, std::int64_t heads,
-             std::int64_t tokens, std::int64_t dim) {
-  memory.resize(static_cast<std::size_t>(heads * tokens * dim) * contents::bytes_of(element));
-  return {memory.data(),
-          element,
-          {1, heads, tokens, dim},
-          {heads * tokens * dim, tokens * dim, dim, 1}};
 }
 
 }  // namespace
@@ -41,114 +36,150 @@ Tensor dense(std::vector<std::byte>& memory, contents::Element element, std::int
 Result<std::unique_ptr<ServingGroup>> ServingGroup::create(ServingGroupOptions options) {
   LEHR_TRY(whole_model(options));
   std::unique_ptr<ServingGroup> made(new ServingGroup(std::move(options)));
-  const KvGeometry& g = made->options_.geometry;
-  LEHR_ASSIGN(made->units_,
-              placement::divide(made->by_layers() ? g.layers : g.kv_heads, made->options_.weights));
-  LEHR_ASSIGN(made->parts_, made->make_parts(made->units_));
+  LEHR_TRY(made->deal());
+  for (std::size_t d = 0; d < made->units_.size(); ++d) {
+    LEHR_ASSIGN(Part part, made->make_part(d, made->units_[d]));
+    made->parts_.push_back(std::move(part));
+  }
   made->seen_.resize(made->parts_.size());
   return made;
 }
 
-Result<std::vector<Part>> ServingGroup::make_parts(std::span<const std::uint32_t> units) const {
-  std::vector<Part> parts;
-  for (std::size_t d = 0; d < units.size(); ++d) {
-    KvGeometry g = options_.geometry;
-    if (by_layers()) {
-      g.layers = units[d];
-    } else {
-      g.q_heads = g.q_heads / g.kv_heads * units[d];
-      g.kv_heads = units[d];
-    }
-    LEHR_ASSIGN(Part part, options_.make(static_cast<std::uint32_t>(d), g));
-    parts.push_back(std::move(part));
-  }
-  return parts;
+/// The first division. Tokens have no number yet: shares in thousandths.
+Status ServingGroup::deal() {
+  constexpr std::uint32_t kShares = 1000;
+  const KvGeometry& g = options_.geometry;
+  const std::uint32_t units = by(Split::kLayers)  ? g.layers
+                              : by(Split::kHeads) ? g.kv_heads
+                                                  : kShares;
+  LEHR_ASSIGN(units_, placement::divide(units, options_.weights));
+  return {};
 }
 
-std::vector<ServingGroup::Range> ServingGroup::ranges() const {
-  std::vector<Range> ranges;
-  std::uint32_t first = 0;
-  for (const std::uint32_t count : units_) {
-    ranges.push_back({first, count});
-    first += count;
+Result<Part> ServingGroup::make_part(std::size_t device, std::uint32_t units) const {
+  KvGeometry g = options_.geometry;
+  if (by(Split::kLayers)) {
+    g.layers = units;
+  } else if (by(Split::kHeads)) {
+    g.q_heads = g.q_heads / g.kv_heads * units;
+    g.kv_heads = units;
   }
-  return ranges;
+  return options_.make(static_cast<std::uint32_t>(device), g);
 }
 
 // ---------------------------------------------------------------------- sequences
 
-Result<SequenceId> ServingGroup::create_sequence() {
-  std::vector<SequenceId> ids;
-  for (Part& part : parts_) {
-    const runtime::SequenceInfo info;
-    LEHR_ASSIGN(const std::vector<SequenceId> made, part.runtime->create_sequences({&info, 1}));
-    part.contents->created(made.front());
-    ids.push_back(made.front());
+Result<SequenceId> ServingGroup::create_sequence(std::uint64_t expected) {
+  Member member;
+  member.expected = expected;
+  if (by(Split::kTokens)) {
+    const std::vector<double> weights(units_.begin(), units_.end());
+    member.pages = token_ranges(options_.geometry.pages_for(expected), weights);
   }
-  names_.emplace(next_, std::move(ids));
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    const runtime::SequenceInfo info;
+    auto made = parts_[p].runtime->create_sequences({&info, 1});
+    if (!made) {  // all or none
+      for (std::size_t back = 0; back < p; ++back) {
+        LEHR_TRY(parts_[back].runtime->release(member.ids[back]));
+        parts_[back].contents->released(member.ids[back]);
+      }
+      return std::move(made).error();
+    }
+    parts_[p].contents->created(made->front());
+    member.ids.push_back(made->front());
+  }
+  members_.emplace(next_, std::move(member));
   return next_++;
 }
 
 Result<SequenceId> ServingGroup::fork(SequenceId parent) {
-  const auto known = names_.find(parent);
-  if (known == names_.end()) return invalid("no such sequence");
-  std::vector<SequenceId> ids;
+  const auto known = members_.find(parent);
+  if (known == members_.end()) return invalid("no such sequence");
+  if (in_step()) return invalid("a sequence cannot be forked inside a step");
+  Member child = known->second;
   for (std::size_t p = 0; p < parts_.size(); ++p) {
-    LEHR_ASSIGN(const SequenceId child, parts_[p].runtime->fork(known->second[p]));
-    parts_[p].contents->forked(known->second[p], child);
-    ids.push_back(child);
+    auto made = parts_[p].runtime->fork(known->second.ids[p]);
+    if (!made) {
+      for (std::size_t back = 0; back < p; ++back) {
+        LEHR_TRY(parts_[back].runtime->release(child.ids[back]));
+        parts_[back].contents->released(child.ids[back]);
+      }
+      return std::move(made).error();
+    }
+    parts_[p].contents->forked(known->second.ids[p], *made);
+    child.ids[p] = *made;
   }
-  names_.emplace(next_, std::move(ids));
+  members_.emplace(next_, std::move(child));
   return next_++;
 }
 
 Status ServingGroup::release(SequenceId id) {
-  const auto known = names_.find(id);
-  if (known == names_.end()) return invalid("no such sequence");
+  const auto known = members_.find(id);
+  if (known == members_.end()) return invalid("no such sequence");
+  if (in_step()) return invalid("a sequence cannot be released inside a step");
   for (std::size_t p = 0; p < parts_.size(); ++p) {
-    LEHR_TRY(parts_[p].runtime->release(known->second[p]));
-    parts_[p].contents->released(known->second[p]);
+    LEHR_TRY(parts_[p].runtime->release(known->second.ids[p]));
+    parts_[p].contents->released(known->second.ids[p]);
   }
-  names_.erase(known);
+  members_.erase(known);
   return {};
+}
+
+std::uint64_t ServingGroup::tokens(SequenceId id) const {
+  const auto known = members_.find(id);
+  if (known == members_.end()) return 0;
+  std::uint64_t sum = 0;
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    sum += parts_[p].runtime->tokens(known->second.ids[p]).value_or(0);
+    if (!by(Split::kTokens)) break;
+  }
+  return sum;
 }
 
 Result<std::vector<SequenceId>> ServingGroup::names_in(std::size_t part,
                                                        std::span<const SequenceId> ids) const {
   std::vector<SequenceId> names;
   for (const SequenceId id : ids) {
-    const auto known = names_.find(id);
-    if (known == names_.end()) return invalid(fmt::format("no sequence {} in the group", id));
-    names.push_back(known->second[part]);
+    const auto known = members_.find(id);
+    if (known == members_.end()) return invalid(fmt::format("no sequence {} in the group", id));
+    names.push_back(known->second.ids[part]);
   }
   return names;
 }
 
 // ---------------------------------------------------------------------- steps
 
-Status ServingGroup::begin(std::span<const SequenceId> batch,
-                           std::span<const std::uint32_t> tokens) {
+bool ServingGroup::in_step() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const Part& part) { return part.contents->in_step(); });
+}
+
+Status ServingGroup::begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
+                           std::span<void* const> streams) {
+  if (batch.size() != tokens.size()) return invalid("tokens: one number a sequence is expected");
+  if (!streams.empty() && streams.size() != parts_.size())
+    return invalid("streams: one a device is expected");
+  if (in_step()) return invalid("a step is open already");
+  std::vector<RangeBatch> ranges_here;
+  if (by(Split::kTokens)) {
+    LEHR_ASSIGN(ranges_here, range_batches(batch, tokens));
+  }
   for (std::size_t p = 0; p < parts_.size(); ++p) {
+    void* const stream = streams.empty() ? nullptr : streams[p];
     Status begun;
-    if (auto names = names_in(p, batch)) {
-      begun = parts_[p].contents->begin(*names, tokens, nullptr);
+    if (by(Split::kTokens)) {
+      begun = parts_[p].contents->begin_range(ranges_here[p], stream);
     } else {
-      begun = names.error();
+      auto names = names_in(p, batch);
+      begun = names ? parts_[p].contents->begin(*names, tokens, stream) : Status(names.error());
     }
     if (begun) continue;
     while (p-- > 0) (void)parts_[p].contents->abandon();
     return begun;
   }
-  batch_ = batch.size();
+  batch_.assign(tokens.begin(), tokens.end());
   return {};
-}
-
-/// A part's heads of a tensor of all.
-Tensor ServingGroup::slice(const Tensor& tensor, std::uint32_t first, std::uint32_t heads) const {
-  Tensor part = tensor;
-  if (tensor.data != nullptr) part.data = tensor.row(0, first, 0);
-  part.shape[1] = heads;
-  return part;
 }
 
 /// Calls use(part, its layer, its KV heads) for the parts that hold a layer.
@@ -156,13 +187,12 @@ template <class Use>
 Status ServingGroup::for_layer(std::uint32_t layer, Use use) {
   if (layer >= options_.geometry.layers) return invalid("no such layer", Reason::kOutOfRange);
   const std::vector<Range> all = ranges();
+  const Range every_head{0, options_.geometry.kv_heads};
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     const Range& r = all[p];
-    if (!by_layers()) {
-      LEHR_TRY(use(p, layer, r));
-    } else if (layer >= r.first && layer < r.first + r.count) {
-      LEHR_TRY(use(p, layer - r.first, Range{0, options_.geometry.kv_heads}));
-    }
+    if (by(Split::kLayers) && (layer < r.first || layer >= r.end())) continue;
+    LEHR_TRY(
+        use(p, by(Split::kLayers) ? layer - r.first : layer, by(Split::kHeads) ? r : every_head));
   }
   return {};
 }
@@ -172,20 +202,21 @@ Status ServingGroup::append(std::uint32_t layer, const Tensor& k, const Tensor& 
   if (k.shape[1] != heads || v.shape[1] != heads)
     return invalid("K and V of a serving group have all KV heads", Reason::kLayoutMismatch);
   return for_layer(layer, [&](std::size_t p, std::uint32_t own, Range h) {
-    return parts_[p].contents->append(own, slice(k, h.first, h.count), slice(v, h.first, h.count));
+    return parts_[p].contents->append(own, heads_of(k, h.first, h.count),
+                                      heads_of(v, h.first, h.count));
   });
 }
 
-Status ServingGroup::attend_part(std::size_t p, std::uint32_t layer, Range heads,
-                                 const AttendCall& call) {
+Status ServingGroup::attend_heads(std::size_t p, std::uint32_t layer, Range heads,
+                                  const AttendCall& call) {
   const KvGeometry& g = options_.geometry;
   const std::uint32_t ratio = g.q_heads / g.kv_heads;
   AttendCall part = call;
-  part.q = slice(call.q, heads.first * ratio, heads.count * ratio);
-  part.out = slice(call.out, heads.first * ratio, heads.count * ratio);
+  part.q = heads_of(call.q, heads.first * ratio, heads.count * ratio);
+  part.out = heads_of(call.out, heads.first * ratio, heads.count * ratio);
   if (heads.count == g.kv_heads) return parts_[p].contents->attend(layer, part);
   // Codes of all heads lie together: a part writes its own apart.
-  const std::size_t rows = batch_ * heads.count, pitch = call.code_pitch;
+  const std::size_t rows = batch_.size() * heads.count, pitch = call.code_pitch;
   std::vector<MassCode> mass(call.mass != nullptr ? rows * pitch : 0);
   std::vector<MassCode> peak(call.peak != nullptr ? rows * pitch : 0);
   part.mass = call.mass != nullptr ? mass.data() : nullptr;
@@ -204,9 +235,39 @@ Status ServingGroup::attend(std::uint32_t layer, const AttendCall& call) {
   const auto heads = static_cast<std::int64_t>(options_.geometry.q_heads);
   if (call.q.shape[1] != heads || call.out.shape[1] != heads)
     return invalid("queries of a serving group have all query heads", Reason::kLayoutMismatch);
+  if (by(Split::kTokens)) return attend_ranges(layer, call);
   return for_layer(layer, [&](std::size_t p, std::uint32_t own, Range h) {
-    return attend_part(p, own, h, call);
+    return attend_heads(p, own, h, call);
   });
+}
+
+namespace {
+
+Status no_such_part(std::size_t part, std::size_t parts) {
+  return invalid(fmt::format("device {} of {}", part, parts), Reason::kOutOfRange);
+}
+
+}  // namespace
+
+Status ServingGroup::append_part(std::size_t part, std::uint32_t layer, const Tensor& k,
+                                 const Tensor& v) {
+  if (part >= parts_.size()) return no_such_part(part, parts_.size());
+  if (by(Split::kTokens)) return unsupported("ranges of tokens are fed together");
+  const Range r = ranges()[part];
+  if (!by(Split::kLayers)) return parts_[part].contents->append(layer, k, v);
+  if (layer < r.first || layer >= r.end())
+    return invalid(fmt::format("layer {} is not device {}'s", layer, part), Reason::kOutOfRange);
+  return parts_[part].contents->append(layer - r.first, k, v);
+}
+
+Status ServingGroup::attend_part(std::size_t part, std::uint32_t layer, const AttendCall& call) {
+  if (part >= parts_.size()) return no_such_part(part, parts_.size());
+  if (by(Split::kTokens)) return unsupported("ranges of tokens attend together");
+  const Range r = ranges()[part];
+  if (!by(Split::kLayers)) return parts_[part].contents->attend(layer, call);
+  if (layer < r.first || layer >= r.end())
+    return invalid(fmt::format("layer {} is not device {}'s", layer, part), Reason::kOutOfRange);
+  return parts_[part].contents->attend(layer - r.first, call);
 }
 
 Result<std::vector<StepReport>> ServingGroup::end() {
@@ -231,82 +292,12 @@ Status ServingGroup::abandon() {
 
 Status ServingGroup::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                             const Tensor& v) {
+  if (by(Split::kTokens)) return gather_ranges(layer, ids, k, v);
   return for_layer(layer, [&](std::size_t p, std::uint32_t own, Range h) -> Status {
     LEHR_ASSIGN(const std::vector<SequenceId> names, names_in(p, ids));
-    return parts_[p].contents->gather(own, names, slice(k, h.first, h.count),
-                                      slice(v, h.first, h.count));
+    return parts_[p].contents->gather(own, names, heads_of(k, h.first, h.count),
+                                      heads_of(v, h.first, h.count));
   });
-}
-
-// ---------------------------------------------------------------------- rebalancing
-
-std::vector<placement::DeviceLoad> ServingGroup::take_loads() {
-  std::vector<placement::DeviceLoad> loads;
-  for (std::size_t p = 0; p < parts_.size(); ++p) {
-    const StepReport& seen = seen_[p];
-    const placement::Platform& platform = parts_[p].runtime->options().platform;
-    const auto size = static_cast<double>(parts_[p].runtime->page_bytes());
-    placement::DeviceLoad load;
-    load.units = units_[p];
-    if (steps_ > 0)
-      load.step = (seen.measured > 0 ? seen.measured : seen.total) / static_cast<double>(steps_);
-    if (seen.reads > 0)
-      load.hit_rate = static_cast<double>(seen.hits) / static_cast<double>(seen.reads);
-    load.hbm = platform.hbm.at(size, 1);
-    const LinkId link = platform.link(platform.home, kHbm);
-    load.link = link == placement::kNoLink ? load.hbm : platform.links[link].curve.at(size, 1);
-    loads.push_back(load);
-  }
-  seen_.assign(parts_.size(), {});
-  steps_ = 0;
-  return loads;
-}
-
-/// A layer at a time through memory of ours.
-Status ServingGroup::copy_into(ServingGroup& to, SequenceId from_id, SequenceId to_id) {
-  const KvGeometry& g = options_.geometry;
-  const std::uint64_t tokens =
-      parts_.front().runtime->tokens(names_.at(from_id).front()).value_or(0);
-  if (tokens == 0) return {};
-  const auto count = static_cast<std::uint32_t>(tokens);
-  std::vector<std::byte> keys, values;
-  const Tensor k = dense(keys, options_.element, g.kv_heads, count, g.head_dim);
-  const Tensor v = dense(values, options_.element, g.kv_heads, count, g.head_dim);
-  LEHR_TRY(to.begin({&to_id, 1}, {&count, 1}));
-  for (std::uint32_t layer = 0; layer < g.layers; ++layer) {
-    LEHR_TRY(gather(layer, {&from_id, 1}, k, v));
-    LEHR_TRY(to.append(layer, k, v));
-  }
-  LEHR_TRY(to.end());
-  return {};
-}
-
-Status ServingGroup::redeal(std::span<const std::uint32_t> units) {
-  if (units.size() != parts_.size() || std::find(units.begin(), units.end(), 0U) != units.end() ||
-      std::accumulate(units.begin(), units.end(), std::uint64_t{0}) !=
-          std::accumulate(units_.begin(), units_.end(), std::uint64_t{0}))
-    return invalid("dealing anew needs a number for each device, none 0, of the same sum",
-                   Reason::kOutOfRange);
-  if (std::equal(units.begin(), units.end(), units_.begin())) return {};
-  for (const Part& part : parts_) {
-    if (part.contents->in_step()) return invalid("units change device between steps only");
-  }
-  ServingGroup next(options_);
-  next.units_.assign(units.begin(), units.end());
-  next.seen_.resize(parts_.size());
-  LEHR_ASSIGN(next.parts_, next.make_parts(units));
-  Names names;
-  for (const auto& [id, old] : names_) {
-    LEHR_ASSIGN(const SequenceId made, next.create_sequence());
-    LEHR_TRY(copy_into(next, id, made));
-    names[id] = next.names_.at(made);
-  }
-  units_ = std::move(next.units_);
-  parts_ = std::move(next.parts_);
-  names_ = std::move(names);
-  seen_.assign(parts_.size(), {});
-  steps_ = 0;
-  return {};
 }
 
 }  // namespace lehr::serving

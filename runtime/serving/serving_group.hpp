@@ -10,16 +10,14 @@
 
 #include "placement/division.hpp"
 #include "runtime/contents/contents.hpp"
+#include "runtime/serving/split.hpp"
 
 namespace lehr::serving {
 
 using contents::SequenceId;
 
-/// What of a sequence's KV a device holds.
-enum class Split : std::uint8_t { kHeads, kLayers };
-
-/// One device's share of the group: contents of its own heads or layers, and the step loop that
-/// places them.
+/// One device's share of the group: contents of its own heads, layers or ranges of tokens, and the
+/// step loop that places them.
 struct Part {
   std::unique_ptr<contents::Contents> contents;
   std::unique_ptr<runtime::Runtime> runtime;
@@ -33,73 +31,120 @@ struct ServingGroupOptions {
   KvGeometry geometry;  ///< of the whole model
   contents::Element element = contents::Element::kF32;
   Split split = Split::kHeads;
-  std::vector<double> weights;  ///< one a device: its first share of heads or layers
+  std::vector<double> weights;  ///< one a device: its first share of heads, layers or tokens
   MakePart make;
+  /// Parts read and write the process's own memory, as those on the host do. Else tensors are each
+  /// part's device's, and nothing can go from part to part.
+  bool host_memory = true;
 };
 
-/// Several devices that all serve the same sequences, each with a contiguous part of the KV heads
-/// or of the layers. Every device decides for itself where its pages live; results are those of one
-/// device that holds everything, bit for bit. Parts may be GPUs or the host's stand-ins for them.
+/// What redeal() moved.
+struct Redealt {
+  std::uint64_t tokens = 0;         ///< whose K and V were copied, in all layers
+  std::uint64_t shared_tokens = 0;  ///< of forks, that were not copied a second time
+  Bytes bytes = 0;                  ///< copied
+};
+
+/// Several devices that all serve the same sequences, each with a contiguous part of the KV heads,
+/// of the layers, or of each sequence's tokens in whole pages. Every device decides for itself
+/// where its pages live; results by heads and layers are those of one device that holds everything,
+/// bit for bit. By tokens, results of the ranges are merged in the order of the devices
+/// (merge.hpp), so they do not depend on where pages live or on who is slow. Parts may be GPUs or
+/// the host's stand-ins for them.
+///
+/// By tokens, a sequence that is created for so many tokens is dealt by the weights: whole pages to
+/// each device, and to the last what is left, with everything that comes after it. Such steps read
+/// all pages (kUnsupported: a selection, masses).
 ///
 /// Steps are Contents' own (begin, append and attend of each layer, end), with the whole model's
-/// tensors. A failure inside a step leaves the group fit for abandon() only. Not thread-safe.
+/// tensors, or part by part with those of the part's heads. A failure inside a step leaves the
+/// group fit for abandon() only. Not thread-safe.
 class ServingGroup {
  public:
   static Result<std::unique_ptr<ServingGroup>> create(ServingGroupOptions options);
 
-  Result<SequenceId> create_sequence();
+  /// `expected`: tokens that a division by tokens deals; more go to the last device.
+  Result<SequenceId> create_sequence(std::uint64_t expected = 0);
   Result<SequenceId> fork(SequenceId parent);
   Status release(SequenceId id);
+  std::uint64_t tokens(SequenceId id) const;  ///< 0 where there is no such sequence
 
-  Status begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens);
+  /// `streams`: one a device, where their machines have streams; else empty.
+  Status begin(std::span<const SequenceId> batch, std::span<const std::uint32_t> tokens,
+               std::span<void* const> streams = {});
   Status append(std::uint32_t layer, const contents::Tensor& k, const contents::Tensor& v);
   Status attend(std::uint32_t layer, const contents::AttendCall& call);
+  /// A part alone, where the tensors are its own heads' and lie on its device. kOutOfRange for a
+  /// layer that it does not hold, kUnsupported for ranges of tokens: their results must be merged.
+  Status append_part(std::size_t part, std::uint32_t layer, const contents::Tensor& k,
+                     const contents::Tensor& v);
+  Status attend_part(std::size_t part, std::uint32_t layer, const contents::AttendCall& call);
   /// One report a device.
   Result<std::vector<runtime::StepReport>> end();
   Status abandon();
+  bool in_step() const;
 
   /// All K and V of a layer, as Contents::gather().
   Status gather(std::uint32_t layer, std::span<const SequenceId> ids, const contents::Tensor& k,
                 const contents::Tensor& v);
 
   /// What the devices showed since the last call, for placement::rebalanced(): the mean time of a
-  /// step (measured where the machine measures, else predicted) and hits of all reads.
+  /// step (measured where the machine measures, else predicted) and hits of all reads. By tokens,
+  /// units are pages.
   std::vector<placement::DeviceLoad> take_loads();
-  /// Deals units anew, between steps: the new parts get all KV from the old ones. On failure
-  /// everything stays as it was. `units`: one number a device, in all what there is.
-  Status redeal(std::span<const std::uint32_t> units);
+  /// Deals units anew, between steps: parts are made again and get all K and V from the old ones;
+  /// what forks share is copied once and goes on being shared. On failure everything stays as it
+  /// was. kUnsupported where parts do not read the process's own memory.
+  /// `units`: one number a device, in all what there is. By tokens: each device's share of every
+  /// sequence.
+  Result<Redealt> redeal(std::span<const std::uint32_t> units);
 
+  Split split() const { return options_.split; }
   std::span<const std::uint32_t> units() const { return units_; }
   std::size_t devices() const { return parts_.size(); }
   const runtime::Runtime& runtime(std::size_t device) const { return *parts_[device].runtime; }
+  contents::Contents& contents(std::size_t device) { return *parts_[device].contents; }
 
  private:
-  /// A part's first unit, and how many it has.
-  struct Range {
-    std::uint32_t first = 0, count = 0;
+  struct Member {
+    std::vector<SequenceId> ids;       ///< in each part
+    std::vector<std::uint32_t> pages;  ///< by tokens: of each part's range; the last has no end
+    std::uint64_t expected = 0;
   };
-  /// By the group's id: the sequence's id in each part.
-  using Names = std::map<SequenceId, std::vector<SequenceId>>;
+  using Members = std::map<SequenceId, Member>;
 
   explicit ServingGroup(ServingGroupOptions options) : options_(std::move(options)) {}
-  Result<std::vector<Part>> make_parts(std::span<const std::uint32_t> units) const;
-  std::vector<Range> ranges() const;
-  bool by_layers() const { return options_.split == Split::kLayers; }
+  bool by(Split split) const { return options_.split == split; }
+  Result<Part> make_part(std::size_t device, std::uint32_t units) const;
+  Status deal();
+  std::vector<Range> ranges() const { return ranges_of(units_); }
   Result<std::vector<SequenceId>> names_in(std::size_t part, std::span<const SequenceId> ids) const;
-  contents::Tensor slice(const contents::Tensor& tensor, std::uint32_t first,
-                         std::uint32_t heads) const;
   template <class Use>
   Status for_layer(std::uint32_t layer, Use use);
-  Status attend_part(std::size_t part, std::uint32_t layer, Range heads,
-                     const contents::AttendCall& call);
-  Status copy_into(ServingGroup& to, SequenceId from_id, SequenceId to_id);
+  Status attend_heads(std::size_t part, std::uint32_t layer, Range heads,
+                      const contents::AttendCall& call);
+
+  // Ranges of tokens (token_ranges.cpp).
+  using RangeBatch = std::vector<contents::RangeTokens>;  ///< of one part
+  Result<std::vector<RangeBatch>> range_batches(std::span<const SequenceId> batch,
+                                                std::span<const std::uint32_t> tokens) const;
+  Status attend_ranges(std::uint32_t layer, const contents::AttendCall& call);
+  Status gather_ranges(std::uint32_t layer, std::span<const SequenceId> ids,
+                       const contents::Tensor& k, const contents::Tensor& v);
+  std::uint64_t range_first(const Member& member, std::size_t part) const;
+
+  // Rebalancing (redeal.cpp).
+  std::uint64_t shared_tokens(const Member& a, const Member& b) const;
+  Status truncate(const Member& member, std::uint64_t tokens);
+  Status copy_tokens(ServingGroup& to, SequenceId from_id, SequenceId to_id, std::uint64_t first);
+  Status copy_sequences(ServingGroup& to, Redealt& told);
 
   ServingGroupOptions options_;
-  std::vector<std::uint32_t> units_;
+  std::vector<std::uint32_t> units_;  ///< by tokens: shares
   std::vector<Part> parts_;
-  Names names_;
+  Members members_;
   SequenceId next_ = 1;
-  std::size_t batch_ = 0;
+  std::vector<std::uint32_t> batch_;       ///< new tokens of each sequence of the step
   std::vector<runtime::StepReport> seen_;  ///< since the last take_loads()
   std::uint64_t steps_ = 0;
 };

@@ -119,9 +119,8 @@ TEST_CASE("what devices send each other, by hand") {
 
 TEST_CASE("a device with little HBM hands units on, and steps become shorter than without") {
   const World world;
-  GroupReplayOptions o = world.group(Split::kLayers, {0.03, 0.4});
-  o.split = Split::kLayers;
-  // By layers a step is the sum of both; by heads there are three units: the slowest counts.
+  GroupReplayOptions o = world.group(Split::kLayers, {0.03, 0.8});
+  // By layers a step is the sum of both; by heads, of which there are three, the slowest counts.
   for (const Split split : {Split::kLayers, Split::kHeads}) {
     o.split = split;
     o.weights = {2, 1};
@@ -189,7 +188,7 @@ TEST_CASE("units that find no room stay, and it is said why") {
 TEST_CASE("promotions take turns") {
   const World world;
   GroupReplayOptions o = world.group(Split::kHeads, {0.1, 0.1});
-  for (auto& device : o.devices) device.policy = "table";
+  for (auto& device : o.devices) device.policy = "lru-promote";
   const auto both = [](const GroupOutcome& g) {
     int steps = 0;
     for (std::size_t t = 0; t < g.whole.steps; ++t)

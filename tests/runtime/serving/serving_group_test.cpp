@@ -111,13 +111,14 @@ void step(ServingGroup& group, const std::vector<SequenceId>& batch, std::uint32
     k.fill(seed * 100 + layer);
     v.fill(seed * 200 + layer);
     q.fill(seed * 300 + layer);
-    std::vector<MassCode> mass(batch.size() * g.kv_heads * kPitch, 7);
+    const bool masses = group.split() != Split::kTokens;
+    std::vector<MassCode> mass(masses ? batch.size() * g.kv_heads * kPitch : 0, 7);
     REQUIRE(group.append(layer, k.tensor, v.tensor));
     AttendCall call;
     call.q = q.tensor;
     call.out = out.tensor;
     call.code_pitch = kPitch;
-    call.mass = mass.data();
+    call.mass = masses ? mass.data() : nullptr;
     const Status attended = group.attend(layer, call);
     INFO((attended ? std::string() : attended.error().what));
     REQUIRE(attended);
@@ -132,7 +133,7 @@ Told life(ServingGroup& group, const std::function<void(int)>& between = {}) {
   Told told;
   std::vector<SequenceId> ids;
   for (int i = 0; i < 2; ++i) {
-    const auto made = group.create_sequence();
+    const auto made = group.create_sequence(21);
     REQUIRE(made);
     ids.push_back(*made);
   }
@@ -153,10 +154,10 @@ Told life(ServingGroup& group, const std::function<void(int)>& between = {}) {
   return told;
 }
 
-bool same(const Told& a, const Told& b) {
-  return a.outputs.size() == b.outputs.size() && a.mass == b.mass &&
-         std::memcmp(a.outputs.data(), b.outputs.data(), a.outputs.size() * sizeof(float)) == 0;
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
+bool same(const Told& a, const Told& b) { return a.mass == b.mass && same(a.outputs, b.outputs); }
 
 }  // namespace
 
@@ -199,7 +200,7 @@ TEST_CASE("dealing anew that fails leaves everything as it was") {
     if (turn == 3) {
       two.refuse_after = 1;
       const std::vector<std::uint32_t> units{3, 1};
-      const Status failed = group->redeal(units);
+      const auto failed = group->redeal(units);
       REQUIRE_FALSE(failed);
       CHECK(failed.error().reason == Reason::kOverBudget);
     }
@@ -242,6 +243,214 @@ TEST_CASE("a device with little HBM hands units on until nothing is gained") {
   }
   CHECK(moves >= 1);
   CHECK(group->units()[0] < 3);
+}
+
+namespace {
+
+bool close(const Told& a, const Told& b) {
+  REQUIRE(a.outputs.size() == b.outputs.size());
+  for (std::size_t i = 0; i < a.outputs.size(); ++i) {
+    if (!(std::abs(a.outputs[i] - b.outputs[i]) < 2e-6F)) return false;
+  }
+  return true;
+}
+
+std::uint32_t live_pages(const ServingGroup& group) {
+  std::uint32_t pages = 0;
+  for (std::size_t d = 0; d < group.devices(); ++d) pages += group.runtime(d).table().live_pages();
+  return pages;
+}
+
+}  // namespace
+
+TEST_CASE("ranges of tokens on several devices give what one device gives") {
+  Devices one{{2000}};
+  const Told whole = life(*group_of(one, Split::kHeads));
+  CHECK(same(life(*group_of(one, Split::kTokens)).outputs, whole.outputs));  // alone: the same bits
+  Devices two{{2000, 2000}}, three{{30, 2000, 60}}, slow{{90, 90, 2000}};
+  const Told halves = life(*group_of(two, Split::kTokens));
+  CHECK(close(halves, whole));
+  CHECK(close(life(*group_of(two, Split::kTokens, {3, 1})), whole));
+  // The same division gives the same bits wherever its pages live.
+  const Told thirds = life(*group_of(three, Split::kTokens));
+  CHECK(close(thirds, whole));
+  CHECK(same(life(*group_of(slow, Split::kTokens)).outputs, thirds.outputs));
+}
+
+TEST_CASE("ranges are whole pages, and what comes later lies on the last device") {
+  Devices three{{2000, 2000, 2000}};
+  const auto group = group_of(three, Split::kTokens);
+  Told told;
+  // 25 tokens are seven pages: two, two and three of them with the partial one.
+  const std::vector<SequenceId> ids{*group->create_sequence(25)};
+  const auto lengths = [&] {
+    std::vector<std::uint64_t> out;
+    for (std::size_t d = 0; d < 3; ++d) out.push_back(group->runtime(d).tokens(0).value_or(99));
+    return out;
+  };
+  step(*group, ids, 5, 1, told);  // chunks fill one range after the other
+  const auto first = lengths();
+  CHECK(first[0] + first[1] + first[2] == 5);
+  CHECK(first[0] == 5);
+  step(*group, ids, 20, 2, told);
+  const auto dealt = lengths();
+  CHECK(dealt[0] % 4 == 0);
+  CHECK(dealt[1] % 4 == 0);
+  CHECK(dealt[0] + dealt[1] + dealt[2] == 25);
+  CHECK(*std::min_element(dealt.begin(), dealt.end()) >= 8);
+  for (std::uint64_t i = 0; i < 9; ++i) step(*group, ids, 1, 3 + i, told);
+  CHECK(lengths()[0] == dealt[0]);
+  CHECK(lengths()[2] == dealt[2] + 9);
+  CHECK(group->tokens(ids[0]) == 34);
+  // What nobody announced goes to the last; so does what is shorter than the devices are many.
+  const auto unknown = *group->create_sequence();
+  const auto tiny = *group->create_sequence(7);
+  step(*group, {unknown, tiny}, 7, 50, told);
+  for (const SequenceId local : {1U, 2U}) {
+    CHECK(group->runtime(0).tokens(local) == 0U);
+    CHECK(group->runtime(2).tokens(local) == 7U);
+  }
+  // And all of them in one step, some with nothing on a device.
+  const std::vector<SequenceId> all{ids[0], unknown, tiny};
+  Told mixed;
+  step(*group, all, 1, 60, mixed);
+  CHECK(std::all_of(mixed.outputs.begin(), mixed.outputs.end(),
+                    [](float x) { return std::isfinite(x); }));
+}
+
+TEST_CASE("ranges of tokens are dealt anew, and nothing is lost") {
+  Devices one{{2000}}, two{{60, 2000}};
+  const Told whole = life(*group_of(one, Split::kHeads));
+  const auto group = group_of(two, Split::kTokens);
+  const Told told = life(*group, [&](int turn) {
+    if (turn % 4 != 2) return;
+    const std::vector<std::uint32_t> units{turn == 2 ? 200U : 700U, turn == 2 ? 800U : 300U};
+    const auto moved = group->redeal(units);
+    REQUIRE(moved);
+    CHECK(moved->tokens > 0);
+    CHECK(moved->bytes == moved->tokens * 2 * 4 * kDim * 20);  // K and V, float32, 20 groups
+    for (std::size_t d = 0; d < 2; ++d) CHECK(group->runtime(d).validate());
+  });
+  CHECK(close(told, whole));
+}
+
+TEST_CASE("forks that are dealt anew go on sharing what they share") {
+  for (const Split split : {Split::kHeads, Split::kLayers, Split::kTokens}) {
+    Devices two{{2000, 2000}};
+    const auto group = group_of(two, split);
+    Told told;
+    std::vector<SequenceId> ids{*group->create_sequence(30)};
+    step(*group, ids, 30, 1, told);
+    for (int i = 0; i < 3; ++i) ids.push_back(*group->fork(ids[0]));
+    step(*group, {ids[1]}, 9, 2, told);  // one goes its own way, two stay as the parent was
+    step(*group, {ids[0], ids[2]}, 1, 3, told);
+    const std::uint32_t before = live_pages(*group);
+    std::vector<std::uint32_t> units{300, 700};
+    if (split != Split::kTokens) units = {group->units()[0] + 1, group->units()[1] - 1};
+    const auto moved = group->redeal(units);
+    REQUIRE(moved);
+    CHECK(live_pages(*group) <= before + 20);  // a page a group at most, where ranges are cut anew
+    CHECK(moved->shared_tokens >= 3 * 28);     // seven whole pages for each of three
+    CHECK(moved->tokens + moved->shared_tokens == 30 + 31 + 39 + 31);
+    // The control: four sequences that share nothing take as many pages as they have.
+    Devices others{{2000, 2000}};
+    const auto apart = group_of(others, split);
+    std::vector<SequenceId> four;
+    for (int i = 0; i < 4; ++i) four.push_back(*apart->create_sequence(30));
+    step(*apart, four, 30, 1, told);
+    CHECK(live_pages(*apart) > 2 * live_pages(*group));
+    // They still go apart where they write.
+    Told a, b;
+    step(*group, {ids[2]}, 1, 7, a);
+    step(*group, {ids[3]}, 1, 7, b);
+    CHECK_FALSE(same(a, b));
+  }
+}
+
+TEST_CASE("what ranges of tokens cannot do is refused by reason") {
+  Devices two{{2000, 2000}};
+  ServingGroupOptions options;
+  options.geometry = model();
+  options.split = Split::kTokens;
+  options.weights = {1, 1};
+  options.make = two.maker();
+  options.host_memory = false;
+  CHECK(ServingGroup::create(options).error().code == Code::kUnsupported);
+  const auto group = group_of(two, Split::kTokens);
+  const std::vector<SequenceId> ids{*group->create_sequence(20)};
+  Told told;
+  step(*group, ids, 20, 1, told);
+  const std::uint32_t one = 1;
+  REQUIRE(group->begin(ids, {&one, 1}));
+  Own k(1, 4, 1), q(1, 8, 1), out(1, 8, 1);
+  CHECK(group->append_part(0, 0, k.tensor, k.tensor).error().code == Code::kUnsupported);
+  REQUIRE(group->append(0, k.tensor, k.tensor));
+  AttendCall call;
+  call.q = q.tensor;
+  call.out = out.tensor;
+  call.choice.by = contents::ChoiceRule::By::kRatio;
+  call.choice.amount = 0.5;
+  CHECK(group->attend(0, call).error().code == Code::kUnsupported);
+  call.choice = {};
+  std::vector<MassCode> mass(200);
+  call.mass = mass.data();
+  call.code_pitch = 50;
+  CHECK(group->attend(0, call).error().code == Code::kUnsupported);
+  CHECK(group->attend_part(0, 0, call).error().code == Code::kUnsupported);
+  call.mass = nullptr;
+  CHECK(group->attend(0, call));
+  REQUIRE(group->abandon());
+  CHECK(group->tokens(ids[0]) == 20);
+}
+
+TEST_CASE("parts can be fed with their own heads, and give the same bits") {
+  for (const Split split : {Split::kHeads, Split::kLayers}) {
+    Devices two{{2000, 2000}};
+    const auto whole = group_of(two, split), parts = group_of(two, split);
+    Told told;
+    const std::vector<SequenceId> a{*whole->create_sequence()}, b{*parts->create_sequence()};
+    step(*whole, a, 9, 1, told);
+    step(*parts, b, 9, 1, told);
+    Told expected;
+    step(*whole, a, 1, 5, expected);
+    const std::uint32_t one = 1;
+    REQUIRE(parts->begin(b, {&one, 1}));
+    std::vector<float> outputs;
+    std::uint32_t fed = 0;
+    for (std::uint32_t layer = 0; layer < model().layers; ++layer) {
+      Own k(1, 4, 1), v(1, 4, 1), q(1, 8, 1), out(1, 8, 1);
+      k.fill(500 + layer);
+      v.fill(1000 + layer);
+      q.fill(1500 + layer);
+      for (std::size_t d = 0; d < 2; ++d) {
+        const std::uint32_t first = d == 0 ? 0 : parts->units()[0], mine = parts->units()[d];
+        const bool by_heads = split == Split::kHeads;
+        const auto cut = [&](const Tensor& t, std::int64_t ratio) {
+          Tensor part = t;
+          if (!by_heads) return part;
+          part.data = t.row(0, static_cast<std::size_t>(first * ratio), 0);
+          part.shape[1] = mine * ratio;
+          return part;
+        };
+        if (!by_heads && (layer < first || layer >= first + mine)) {
+          CHECK(parts->append_part(d, layer, k.tensor, v.tensor).error().reason ==
+                Reason::kOutOfRange);
+          continue;
+        }
+        REQUIRE(parts->append_part(d, layer, cut(k.tensor, 1), cut(v.tensor, 1)));
+        AttendCall call;
+        call.q = cut(q.tensor, 2);
+        call.out = cut(out.tensor, 2);
+        REQUIRE(parts->attend_part(d, layer, call));
+        ++fed;
+      }
+      outputs.insert(outputs.end(), out.memory.begin(), out.memory.end());
+    }
+    CHECK(fed == (split == Split::kHeads ? 10 : 5));
+    REQUIRE(parts->end());
+    CHECK(same(outputs, expected.outputs));
+    CHECK_FALSE(parts->append_part(2, 0, {}, {}));
+  }
 }
 
 TEST_CASE("loads are of the steps since they were taken") {
