@@ -33,7 +33,6 @@ void Background::layer_ended(Seconds duration, const placement::LinkLoad& used,
     table_.flags[page] |= kPromotedUnread;
     table_.mark_valid(page, kHbm);
     arrived.push_back(page);
-    ++arrived_;
     ++carried.count;
   }
 }

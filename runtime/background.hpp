@@ -29,19 +29,17 @@ class Background {
 
   /// While it is not allowed, what was submitted waits.
   void allow(bool allowed) { allowed_ = allowed; }
+  bool allowed() const { return allowed_; }
 
   /// Takes the page out of the queue and gives its slot back; false if it is not in flight.
   bool cancel(PageId page);
 
   std::size_t depth() const { return queue_.size(); }
-  /// Pages that arrived so far.
-  std::uint64_t arrived() const { return arrived_; }
 
  private:
   const placement::Platform& platform_;
   PageTable& table_;
   bool allowed_ = true;
-  std::uint64_t arrived_ = 0;
   std::deque<PageId> queue_;
   Bytes front_done_ = 0;  ///< of the first page
 };

@@ -304,7 +304,7 @@ void Runtime::apply(Layer& layer) {
       ++layer.report.refused_promotions;
       continue;
     }
-    if (!m.urgent) {
+    if (!m.urgent || !background_.allowed()) {
       background_.submit(m.page);
       continue;
     }

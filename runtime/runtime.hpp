@@ -167,9 +167,9 @@ class Runtime {
   Result<HeldChange> hold(std::vector<std::uint32_t> groups, const WantedInHbm& wanted);
   std::span<const std::uint32_t> groups() const { return held_; }
   bool holds_layer(std::uint32_t layer) const { return heads_held_[layer] != 0; }
-  /// Whether promotions may cross beside the layers, where devices take turns on what they share.
+  /// Whether promotions may cross now; else they wait, urgent ones too, where devices take turns on
+  /// what they share.
   void allow_background(bool allowed) { background_.allow(allowed); }
-  std::uint64_t arrived_in_background() const { return background_.arrived(); }
 
   Step step() const { return step_; }
   bool in_step() const { return in_step_; }

@@ -6,27 +6,13 @@
 
 #include "runtime/capi/boundary.hpp"
 #include "runtime/capi/sequences.hpp"
+#include "runtime/capi/step_args.hpp"
 
 namespace lehr::capi {
 namespace {
 
 lehr_sequence new_sequence(Instance& instance, runtime::SequenceId id) {
   return {make_handle(Kind::kSequence, instance, instance.sequences.insert(id))};
-}
-
-lehr_step_report to_c(const runtime::StepReport& r, std::size_t links) {
-  lehr_step_report out{};
-  out.link_count = static_cast<uint32_t>(std::min<std::size_t>(links, LEHR_MAX_LINKS));
-#define LEHR_STEP_COUNT(name, unit, help) out.name = r.name;
-#define LEHR_STEP_SECONDS(field, member, statistic, help) out.field = r.member;
-#include "runtime/step_report.def"
-  static_assert(placement::kMaxLinks == LEHR_MAX_LINKS);
-  for (std::size_t i = 0; i < out.link_count; ++i) {
-    out.link_seconds[i] = r.time.link[i];
-    out.link_bytes[i] = r.link[i].bytes;
-    out.link_transfers[i] = r.link[i].count;
-  }
-  return out;
 }
 
 Result<runtime::GroupSelection> group_of(Instance& instance, const lehr_selection& given) {

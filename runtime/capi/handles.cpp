@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "runtime/capi/group.hpp"
+
 namespace lehr::capi {
 
 namespace {
@@ -16,16 +18,16 @@ Error stale(const char* what) { return {Code::kStale, Reason::kNone, what}; }
 
 }  // namespace
 
-std::uint64_t make_handle(Kind kind, const Instance& instance, std::uint64_t id) {
-  return (static_cast<std::uint64_t>(kind) << kKindShift) |
-         (std::uint64_t{instance.tag} << kTagShift) | (id & kIdMask);
+std::uint64_t make_handle(Kind kind, std::uint8_t tag, std::uint64_t id) {
+  return (static_cast<std::uint64_t>(kind) << kKindShift) | (std::uint64_t{tag} << kTagShift) |
+         (id & kIdMask);
 }
 
-Result<std::uint64_t> handle_id(Kind kind, const Instance& instance, std::uint64_t handle) {
+Result<std::uint64_t> handle_id(Kind kind, std::uint8_t tag, std::uint64_t handle) {
   if (handle == 0) return stale("a null handle");
   if (handle >> kKindShift != static_cast<std::uint64_t>(kind))
     return stale("a handle of another kind");
-  if (((handle >> kTagShift) & 0xFF) != instance.tag) return stale("a handle of another runtime");
+  if (((handle >> kTagShift) & 0xFF) != tag) return stale("a handle of another runtime");
   return handle & kIdMask;
 }
 
@@ -97,6 +99,32 @@ Result<std::shared_ptr<OpenTrace>> Registry::remove_trace(std::uint64_t handle) 
   const std::lock_guard<std::mutex> hold(mutex_);
   if (traces_.find(handle & kIdMask) == nullptr) return stale("the trace was closed");
   traces_.erase(handle & kIdMask);
+  return found;
+}
+
+std::uint64_t Registry::add_group(std::shared_ptr<Group> group) {
+  const std::lock_guard<std::mutex> hold(mutex_);
+  Group& added = *group;
+  const std::uint64_t id = groups_.insert(std::move(group));
+  added.tag = static_cast<std::uint8_t>(id & 0xFF);
+  return (static_cast<std::uint64_t>(Kind::kGroup) << kKindShift) | id;
+}
+
+Result<std::shared_ptr<Group>> Registry::find_group(std::uint64_t handle) {
+  if (handle == 0) return stale("a null group");
+  if (handle >> kTagShift != static_cast<std::uint64_t>(Kind::kGroup) << (kKindShift - kTagShift))
+    return stale("not a handle of a group");
+  const std::lock_guard<std::mutex> hold(mutex_);
+  const std::shared_ptr<Group>* found = groups_.find(handle & kIdMask);
+  if (found == nullptr) return stale("the group was closed");
+  return *found;
+}
+
+Result<std::shared_ptr<Group>> Registry::remove_group(std::uint64_t handle) {
+  LEHR_ASSIGN(std::shared_ptr<Group> found, find_group(handle));
+  const std::lock_guard<std::mutex> hold(mutex_);
+  if (groups_.find(handle & kIdMask) == nullptr) return stale("the group was closed");
+  groups_.erase(handle & kIdMask);
   return found;
 }
 

@@ -646,6 +646,217 @@ typedef struct lehr_contents_report {
  */
 LEHR_API lehr_status lehr_contents_read(lehr_runtime runtime, lehr_contents_report* out);
 
+/* ---- Groups: several devices that serve -------------------------------------------------------
+ */
+
+/*
+ * A group is several devices that serve the same sequences with contents (step.contents = "kv"),
+ * each with a contiguous part of the KV heads, of the layers, or of each sequence's tokens. Every
+ * device has a configuration, and so a budget, a policy and a machine, of its own. By heads and
+ * layers the results are those of one device that holds everything, on host bit for bit; by tokens
+ * the devices' results are merged in one fixed order, exactly but for rounding. In every division
+ * they do not depend on where pages live.
+ *
+ * A step is lehr_group_step_begin; for each layer from 0 lehr_group_step_append and
+ * lehr_group_step_attend; lehr_group_step_end. On host both are called once a layer with tensors of
+ * the whole model (LEHR_GROUP_WHOLE), or once a device with those of its part. On cuda they are
+ * called once a device, with tensors of its part on its GPU: its own KV heads and their query
+ * heads; or, by layers, for the layers that it holds. A step that fails can be abandoned. Sequences
+ * of a group are of no use to calls on runtimes.
+ */
+typedef struct lehr_group {
+  uint64_t id;
+} lehr_group;
+
+enum {
+  LEHR_SPLIT_HEADS = 0,
+  LEHR_SPLIT_LAYERS = 1,
+  LEHR_SPLIT_TOKENS = 2 /* on host only; steps read everything, masses are not told */
+};
+
+#define LEHR_GROUP_WHOLE 0xFFFFFFFFu
+
+typedef struct lehr_group_options {
+  uint32_t struct_size;
+  int32_t split;             /* LEHR_SPLIT_* */
+  const lehr_bytes* configs; /* one a device: TOML as for lehr_open, all with the whole model's
+                                geometry; the key `device` says which GPU */
+  const double* weights;     /* one a device: its share of what is divided; NULL: equal */
+  uint32_t device_count;
+  uint32_t flags; /* 0 */
+} lehr_group_options;
+
+/*
+ * Opens a group. `version` as for lehr_open.
+ * Thread: any. Stream: none. Blocks: while memory is taken.
+ * Errors: as lehr_open, with the device's number; LAYOUT_MISMATCH if configurations differ in
+ *   machine or geometry; OUT_OF_RANGE if there are fewer heads or layers than devices; UNSUPPORTED
+ *   without contents, and for tokens on cuda.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_open(uint32_t version, const lehr_group_options* options,
+                                     lehr_group* out);
+
+/*
+ * Closes a group; its sequences are gone. Calls of other threads that are under way end first.
+ * Thread: any. Stream: none. Blocks: until bytes that are moving have arrived.
+ * Errors: none.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_close(lehr_group group);
+
+typedef struct lehr_group_info {
+  uint32_t struct_size;
+  int32_t split;
+  uint32_t devices;
+  int32_t machine;
+  uint32_t layers; /* of the whole model, like the rest */
+  uint32_t kv_heads;
+  uint32_t q_heads;
+  uint32_t head_dim;
+  uint32_t page_tokens;
+  uint32_t reserved;
+} lehr_group_info;
+
+/*
+ * What the group is.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: none.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_describe(lehr_group group, lehr_group_info* out);
+
+typedef struct lehr_group_device_info {
+  uint32_t struct_size;
+  int32_t gpu;         /* -1 where the device is none */
+  uint32_t first_unit; /* of the heads or layers that it holds; by tokens, of 1000 shares */
+  uint32_t units;
+  uint64_t hbm_pages; /* capacity */
+  uint64_t hbm_used_pages;
+  uint64_t pages; /* that its sequences have */
+} lehr_group_device_info;
+
+/*
+ * A device of the group, by index, and what it holds.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: OUT_OF_RANGE.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_device(lehr_group group, uint32_t device,
+                                       lehr_group_device_info* out);
+
+/*
+ * Creates empty sequences; all or none. `expected` (may be NULL): the tokens that a division by
+ * tokens deals to the devices, in whole pages; what comes after them goes to the last device, as
+ * does everything of a sequence that expects none.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step; OVER_BUDGET if tails do not fit.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_sequence_create(lehr_group group, const uint64_t* expected,
+                                                size_t count, lehr_sequence* out);
+
+/*
+ * Forks sequences, on every device; as lehr_sequence_fork.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step; OVER_BUDGET.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_sequence_fork(lehr_group group, const lehr_sequence* parents,
+                                              size_t count, lehr_sequence* out,
+                                              lehr_status* statuses);
+
+/*
+ * Releases sequences: pages that nobody shares are freed.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID inside a step.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_sequence_release(lehr_group group, const lehr_sequence* sequences,
+                                                 size_t count, lehr_status* statuses);
+
+/*
+ * Begins a step in which sequence i gets tokens[i] tokens; NULL: one each. `streams`: one a device
+ * on cuda, NULL on host. All devices or none.
+ * Thread: serial. Stream: each device's calls follow its own; not capturable. Blocks: as
+ *   lehr_step_begin_tokens.
+ * Errors: as lehr_step_begin_tokens.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_step_begin(lehr_group group, const lehr_sequence* sequences,
+                                           const uint32_t* tokens, size_t count,
+                                           void* const* streams);
+
+/*
+ * K and V of a layer's new tokens, as lehr_step_append: of all KV heads (`device`
+ * LEHR_GROUP_WHOLE), or of those of one device, which is given its layers of a division by layers
+ * alone, by their numbers in the whole model.
+ * Thread: serial. Stream: after the device's layers before it. Blocks: as lehr_step_append.
+ * Errors: as lehr_step_append; OUT_OF_RANGE device, or a layer that it does not hold; UNSUPPORTED
+ *   the whole on cuda, one device by tokens.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_step_append(lehr_group group, uint32_t device, uint32_t layer,
+                                            const lehr_tensor* k, const lehr_tensor* v);
+
+/*
+ * Attention of a layer's new tokens, as lehr_step_attend, of all query heads or those of one
+ * device.
+ * Thread: serial. Stream: after lehr_group_step_append of the layer. Blocks: as lehr_step_attend.
+ * Errors: as lehr_step_attend and lehr_group_step_append; UNSUPPORTED a selection or masses by
+ *   tokens.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_step_attend(lehr_group group, uint32_t device,
+                                            const lehr_attend_request* request);
+
+/*
+ * Ends the step after its last layer. `reports` may be NULL; else it has one a device, and `count`
+ * is their number. By heads and tokens the devices work side by side, by layers in turn.
+ * Thread: serial. Stream: after the layers. Blocks: no.
+ * Errors: INVALID before the last layer; OUT_OF_RANGE count.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_step_end(lehr_group group, lehr_step_report* reports, size_t count);
+
+/*
+ * Gives up a step that cannot go on, on every device.
+ * Thread: serial. Stream: none. Blocks: no.
+ * Errors: INVALID outside a step.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_step_abandon(lehr_group group);
+
+typedef struct lehr_rebalance_request {
+  uint32_t struct_size;
+  uint32_t most_units; /* that change device at once, by loads; 0: 1, by tokens a page in 20 */
+  uint32_t unit_count; /* 0: by loads; else the devices' number, */
+  uint32_t reserved;
+  const uint32_t* units; /* and what each is to hold; by tokens, its share of every sequence */
+  double least_gain;     /* share of the slowest device's time that must be saved; 0: 0.05 */
+} lehr_rebalance_request;
+
+typedef struct lehr_rebalance_report {
+  uint32_t struct_size;
+  uint32_t moved;         /* 1: units changed device */
+  uint64_t copied_tokens; /* whose K and V were copied, in all layers and heads */
+  uint64_t shared_tokens; /* of forks, that were not copied again */
+  uint64_t copied_bytes;
+  double slowest_seconds;  /* by loads: the slowest device's mean step since the last call, */
+  double expected_seconds; /* and the slowest after the change */
+} lehr_rebalance_report;
+
+/*
+ * Between steps: deals heads, layers or tokens anew, by what each device's steps took and hit since
+ * the last call, or as the caller says. Nothing changes where nothing is gained. `out` may be NULL.
+ * Thread: serial. Stream: none. Blocks: while K and V are copied.
+ * Errors: INVALID inside a step; OUT_OF_RANGE units; OVER_BUDGET or NO_SPACE if they do not fit:
+ *   everything stays as it was; UNSUPPORTED a change on cuda.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_group_rebalance(lehr_group group, const lehr_rebalance_request* request,
+                                          lehr_rebalance_report* out);
+
 /* ---- Attention traces ------------------------------------------------------------------------ */
 
 typedef struct lehr_trace {

@@ -276,8 +276,7 @@ Result<StepReport> GroupTarget::end_step() {
     device.outcome.all.add(report);
     if (steps_ >= options_.warmup_steps) device.outcome.warm.add(report);
     device.outcome.step_seconds.push_back(report.total);
-    const std::uint64_t arrived = device.runtime->arrived_in_background();
-    device.outcome.background.push_back(arrived - std::exchange(device.arrived, arrived));
+    device.outcome.promoted.push_back(report.promoted);
   }
   const Seconds merge = merge_time();
   StepReport report = whole(parts);
@@ -323,6 +322,7 @@ Result<GroupOutcome> replay_group(const runtime::Workload& workload,
   replay.max_steps = options.max_steps;
   GroupOutcome outcome;
   LEHR_ASSIGN(outcome.whole, runtime::replay_on(*target, workload, replay, progress));
+  outcome.whole.notes.clear();  // of one device's layers; a group's are several times as many
   target->tell(outcome);
   return outcome;
 }

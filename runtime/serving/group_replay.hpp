@@ -56,7 +56,7 @@ struct DeviceOutcome {
   runtime::StepReport all, warm;
   std::vector<Seconds> step_seconds;
   std::uint32_t first_units = 0, units = 0;  ///< at the start, at the end
-  std::vector<std::uint64_t> background;     ///< pages promoted beside the layers, by step
+  std::vector<std::uint64_t> promoted;       ///< pages, by step
   std::vector<std::string> notes;
 };
 

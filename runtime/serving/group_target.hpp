@@ -32,8 +32,7 @@ class GroupTarget final : public runtime::ReplayTarget {
   struct Device {
     std::unique_ptr<runtime::Runtime> runtime;
     DeviceOutcome outcome;
-    runtime::StepReport seen;   ///< since the last look at the loads
-    std::uint64_t arrived = 0;  ///< pages promoted beside the layers, so far
+    runtime::StepReport seen;  ///< since the last look at the loads
     // Of the layer that is fed.
     std::vector<runtime::GroupSelection> groups;
     std::vector<std::uint32_t> pages;    ///< of the groups, as positions in the device's range

@@ -166,6 +166,85 @@ void add_step_calls(Table& t) {
                            }};
 }
 
+constexpr const char* kPart =
+    "machine = \"host\"\n[geometry]\nlayers = 2\nkv_heads = 2\nq_heads = 2\nhead_dim = 8\n"
+    "dtype = \"f32\"\n[step]\ncontents = \"kv\"\n"
+    "[capacity]\nhbm = \"16 pages\"\nhost = \"64 pages\"\nnvme = 0\n";
+
+template <class Function>
+Call members_call(Function function) {
+  return [function](const Caller& c) {
+    lehr_sequence member{c.h.member};
+    return function(lehr_group{c.h.group}, c.plain(member));
+  };
+}
+
+void add_group_calls(Table& t) {
+  t["lehr_group_open"] = {false, "", true, true, [](const Caller& c) {
+                            lehr_group_options o;
+                            c.out(o);
+                            Groups::describe(o);
+                            lehr_group out{};
+                            const lehr_status status =
+                                lehr_group_open(LEHR_VERSION, c.plain(o), c.plain(out));
+                            if (status == LEHR_OK) lehr_group_close(out);
+                            return status;
+                          }};
+  t["lehr_group_close"] = {false, "group", false, false,
+                           [](const Caller& c) { return lehr_group_close({c.h.group}); }};
+  t["lehr_group_describe"] = {false, "group", true, true, [](const Caller& c) {
+                                lehr_group_info out;
+                                return lehr_group_describe({c.h.group}, c.out(out));
+                              }};
+  t["lehr_group_device"] = {false, "group", true, true, [](const Caller& c) {
+                              lehr_group_device_info out;
+                              return lehr_group_device({c.h.group}, 1, c.out(out));
+                            }};
+  t["lehr_group_sequence_create"] = {false, "group", false, true, [](const Caller& c) {
+                                       lehr_sequence out{};
+                                       return lehr_group_sequence_create({c.h.group}, nullptr, 1,
+                                                                         c.plain(out));
+                                     }};
+  t["lehr_group_sequence_fork"] = {
+      false, "member", false, true, members_call([](lehr_group g, const lehr_sequence* s) {
+        lehr_sequence child{};
+        return lehr_group_sequence_fork(g, s, 1, s == nullptr ? nullptr : &child, nullptr);
+      })};
+  t["lehr_group_sequence_release"] = {false, "member", false, true,
+                                      members_call([](lehr_group g, const lehr_sequence* s) {
+                                        return lehr_group_sequence_release(g, s, 1, nullptr);
+                                      })};
+  t["lehr_group_step_begin"] = {
+      false, "member", false, true, members_call([](lehr_group g, const lehr_sequence* s) {
+        const lehr_status status = lehr_group_step_begin(g, s, nullptr, 1, nullptr);
+        if (status == LEHR_OK) lehr_group_step_abandon(g);
+        return status;
+      })};
+  t["lehr_group_step_append"] = {false, "group", true, true, [](const Caller& c) {
+                                   lehr_tensor k;
+                                   lehr_tensor v;
+                                   return lehr_group_step_append({c.h.group}, LEHR_GROUP_WHOLE, 0,
+                                                                 c.out(k), c.out(v));
+                                 }};
+  t["lehr_group_step_attend"] = {false, "group", true, true, [](const Caller& c) {
+                                   lehr_attend_request request;
+                                   return lehr_group_step_attend({c.h.group}, LEHR_GROUP_WHOLE,
+                                                                 c.out(request));
+                                 }};
+  t["lehr_group_step_end"] = {false, "group", true, false, [](const Caller& c) {
+                                lehr_step_report reports[2];
+                                c.out(reports[1]);
+                                return lehr_group_step_end({c.h.group}, c.out(reports[0]), 2);
+                              }};
+  t["lehr_group_step_abandon"] = {false, "group", false, false, [](const Caller& c) {
+                                    return lehr_group_step_abandon({c.h.group});
+                                  }};
+  t["lehr_group_rebalance"] = {false, "group", true, true, [](const Caller& c) {
+                                 lehr_rebalance_request request;
+                                 return lehr_group_rebalance({c.h.group}, c.out(request), nullptr);
+                               }};
+}
+
 void add_trace_calls(Table& t) {
   t["lehr_trace_open"] = {false, "", true, true, [](const Caller& c) {
                             lehr_trace_desc desc;
@@ -332,6 +411,27 @@ void add_job_calls(Table& t) {
 
 }  // namespace
 
+void Groups::describe(lehr_group_options& options) {
+  static const lehr_bytes configs[] = {{kPart, std::strlen(kPart)}, {kPart, std::strlen(kPart)}};
+  options.configs = configs;
+  options.device_count = 2;
+}
+
+std::uint64_t Groups::open() {
+  auto options = sized<lehr_group_options>();
+  describe(options);
+  lehr_group group{};
+  const lehr_status status = lehr_group_open(LEHR_VERSION, &options, &group);
+  if (status != LEHR_OK) FAIL(last_error());
+  open_.push_back(group);
+  return group.id;
+}
+
+Groups& groups() {
+  static Groups all;
+  return all;
+}
+
 Traces& traces() {
   static Traces all;
   return all;
@@ -342,6 +442,7 @@ std::map<std::string, Row> rows() {
   add_runtime_calls(t);
   add_sequence_calls(t);
   add_step_calls(t);
+  add_group_calls(t);
   add_trace_calls(t);
   add_object_calls(t);
   add_job_calls(t);

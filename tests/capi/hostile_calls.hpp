@@ -18,7 +18,7 @@ using namespace capi_world;
 /// A handle of every kind, all real, and a handle taken for another kind.
 struct Handles {
   lehr_runtime runtime;
-  std::uint64_t sequence, ns, pool, job, lease, claim, trace;
+  std::uint64_t sequence, ns, pool, job, lease, claim, trace, group, member;
 };
 
 /// Where a call gets its arguments from: which handles it uses, and whether its pointers are NULL
@@ -89,5 +89,22 @@ class Traces {
 };
 
 Traces& traces();
+
+/// Groups of two stand-ins that tests open.
+class Groups {
+ public:
+  ~Groups() { close(); }
+  std::uint64_t open();
+  void close() {
+    for (const lehr_group group : open_) lehr_group_close(group);
+    open_.clear();
+  }
+  static void describe(lehr_group_options& options);
+
+ private:
+  std::vector<lehr_group> open_;
+};
+
+Groups& groups();
 
 }  // namespace hostile

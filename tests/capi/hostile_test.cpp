@@ -46,6 +46,10 @@ Handles make(lehr_runtime runtime) {
   REQUIRE(lehr_trace_open(&desc_of_trace, &trace) == LEHR_OK);
   traces().keep(trace);
   h.trace = trace.id;
+  h.group = groups().open();
+  lehr_sequence member{};
+  REQUIRE(lehr_group_sequence_create({h.group}, nullptr, 1, &member) == LEHR_OK);
+  h.member = member.id;
   return h;
 }
 
@@ -55,6 +59,8 @@ std::uint64_t& handle_of(Handles& h, const std::string& kind) {
   if (kind == "pool") return h.pool;
   if (kind == "job") return h.job;
   if (kind == "trace") return h.trace;
+  if (kind == "group") return h.group;
+  if (kind == "member") return h.member;
   return kind == "lease" ? h.lease : h.claim;
 }
 
@@ -107,6 +113,7 @@ TEST_CASE("null, stale, foreign and invented runtimes are refused by every funct
 }
 
 TEST_CASE("null, stale, foreign and wrong-kind handles are refused by every function") {
+  groups().close();
   Runtime live(both());
   Runtime other(both());
   const Handles good = make(live);

@@ -188,11 +188,11 @@ TEST_CASE("units that find no room stay, and it is said why") {
 TEST_CASE("promotions take turns") {
   const World world;
   GroupReplayOptions o = world.group(Split::kHeads, {0.1, 0.1});
-  for (auto& device : o.devices) device.policy = "lru-promote";
+  for (auto& device : o.devices) device.policy = "table";
   const auto both = [](const GroupOutcome& g) {
     int steps = 0;
     for (std::size_t t = 0; t < g.whole.steps; ++t)
-      steps += g.devices[0].background[t] > 0 && g.devices[1].background[t] > 0 ? 1 : 0;
+      steps += g.devices[0].promoted[t] > 0 && g.devices[1].promoted[t] > 0 ? 1 : 0;
     return steps;
   };
   CHECK(both(world.replayed(o)) > 5);  // the control

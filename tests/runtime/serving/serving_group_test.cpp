@@ -267,7 +267,7 @@ TEST_CASE("ranges of tokens on several devices give what one device gives") {
   Devices one{{2000}};
   const Told whole = life(*group_of(one, Split::kHeads));
   CHECK(same(life(*group_of(one, Split::kTokens)).outputs, whole.outputs));  // alone: the same bits
-  Devices two{{2000, 2000}}, three{{30, 2000, 60}}, slow{{90, 90, 2000}};
+  Devices two{{2000, 2000}}, three{{70, 2000, 80}}, slow{{90, 90, 2000}};
   const Told halves = life(*group_of(two, Split::kTokens));
   CHECK(close(halves, whole));
   CHECK(close(life(*group_of(two, Split::kTokens, {3, 1})), whole));
@@ -281,7 +281,7 @@ TEST_CASE("ranges are whole pages, and what comes later lies on the last device"
   Devices three{{2000, 2000, 2000}};
   const auto group = group_of(three, Split::kTokens);
   Told told;
-  // 25 tokens are seven pages: two, two and three of them with the partial one.
+  // 25 tokens are seven pages: three, two, and two of which the last is partial.
   const std::vector<SequenceId> ids{*group->create_sequence(25)};
   const auto lengths = [&] {
     std::vector<std::uint64_t> out;
@@ -294,10 +294,7 @@ TEST_CASE("ranges are whole pages, and what comes later lies on the last device"
   CHECK(first[0] == 5);
   step(*group, ids, 20, 2, told);
   const auto dealt = lengths();
-  CHECK(dealt[0] % 4 == 0);
-  CHECK(dealt[1] % 4 == 0);
-  CHECK(dealt[0] + dealt[1] + dealt[2] == 25);
-  CHECK(*std::min_element(dealt.begin(), dealt.end()) >= 8);
+  CHECK(dealt == std::vector<std::uint64_t>{12, 8, 5});
   for (std::uint64_t i = 0; i < 9; ++i) step(*group, ids, 1, 3 + i, told);
   CHECK(lengths()[0] == dealt[0]);
   CHECK(lengths()[2] == dealt[2] + 9);
@@ -323,7 +320,7 @@ TEST_CASE("ranges of tokens are dealt anew, and nothing is lost") {
   const Told whole = life(*group_of(one, Split::kHeads));
   const auto group = group_of(two, Split::kTokens);
   const Told told = life(*group, [&](int turn) {
-    if (turn % 4 != 2) return;
+    if (turn != 2 && turn != 6) return;
     const std::vector<std::uint32_t> units{turn == 2 ? 200U : 700U, turn == 2 ? 800U : 300U};
     const auto moved = group->redeal(units);
     REQUIRE(moved);
