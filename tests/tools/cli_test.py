@@ -242,6 +242,48 @@ class Figures(unittest.TestCase):
             self.assertLessEqual(row["prefix_block_hit_ratio"], row["block_hit_ratio"])
 
 
+class Gpus(unittest.TestCase):
+    """lehr replay --gpus: one workload over several devices that all serve it."""
+
+    def replay(self, *arguments):
+        done = lehr("replay", TRACE, "--policy", "lru", "--steps", "48", "--json", "-", *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["cells"][0]
+
+    def test_devices_read_between_them_what_one_reads(self):
+        one = self.replay("--hbm", "100%")
+        for split in ("heads", "layers", "tokens"):
+            cell = self.replay("--hbm", "30%", "--gpus", "3", "--split", split)
+            devices = cell["group"]["devices"]
+            self.assertEqual(len(devices), 3)
+            for count in ("page_reads", "tail_reads", "written_back"):
+                self.assertEqual(sum(d["all"][count] for d in devices), one["all"][count], (split, count))
+                self.assertEqual(cell["all"][count], one["all"][count], (split, count))
+            slowest = max(d["all"]["predicted_seconds"] for d in devices)
+            self.assertGreater(cell["all"]["predicted_seconds"], slowest)
+
+    def test_rebalancing_helps_an_uneven_group(self):
+        uneven = ("--hbm", "40%", "--gpus", "2", "--split", "layers", "--budget", "1,9", "--deal", "2,1")
+        control = self.replay(*uneven)
+        cell = self.replay(*uneven, "--rebalance", "8", "--rebalance-units", "3")
+        self.assertEqual(control["group"]["migrations"], [])
+        self.assertGreater(len(cell["group"]["migrations"]), 0)
+        self.assertLess(cell["all"]["predicted_seconds"], control["all"]["predicted_seconds"])
+        self.assertEqual(cell["all"]["page_reads"], control["all"]["page_reads"])
+        for move in cell["group"]["migrations"]:
+            self.assertEqual(sum(move["units_before"]), sum(move["units_after"]))
+            self.assertLess(move["expected_seconds"], move["slowest_part_seconds"])
+        first = cell["group"]["devices"][0]
+        self.assertLess(first["units"], first["units_at_first"])
+
+    def test_real_bytes_are_verified_on_every_device(self):
+        cell = self.replay("--machine", "host", "--hbm", "20%", "--gpus", "2", "--budget", "1,3", "--page-bytes", "256",
+                           "--deal", "2,1", "--rebalance", "16", "--rebalance-gain", "0")
+        for device in cell["group"]["devices"]:
+            self.assertTrue(any("verified" in note for note in device["notes"]), device["notes"])
+        self.assertIn("measured_step_p50_ms", cell)
+
+
 class Refusals(unittest.TestCase):
     def refused(self, *arguments, code=None, naming=(), **options):
         done = lehr(*arguments, **options)
@@ -278,6 +320,15 @@ class Refusals(unittest.TestCase):
         for option, value in (("--weights-gb", "abc"), ("--sinks", "-1"), ("--recent", "4294967296"), ("--steps", "x\ny")):
             with self.subTest((option, value)):
                 self.one_line("replay", TRACE, option, value, code=2, naming=("lehr replay: ", option))
+
+    def test_groups(self):
+        for arguments, word in ((("--gpus", "4"), "unit"), (("--gpus", "2", "--budget", "1"), "--budget"),
+                                (("--gpus", "2", "--budget", "1,-1"), "--budget"), (("--gpus", "2", "--deal", "0,1"), "--deal"),
+                                (("--gpus", "2", "--split", "pages"), "--split"), (("--gpus", "0"), "--gpus"),
+                                (("--gpus", "65"), "--gpus"), (("--rebalance", "4"), "--gpus"),
+                                (("--gpus", "2", "--policy", "sa-window"), "sa-window")):
+            with self.subTest(arguments):
+                self.one_line("replay", TRACE, *arguments, naming=(word,))
 
     def test_starts_that_no_clock_counts(self):
         # 2^31 twice is 0 in 32 bits: all sequences would start at once.

@@ -140,9 +140,17 @@ nlohmann::ordered_json run_group(const Arguments& arguments, const Prepared& pre
 
 /// What only one GPU's replay can do.
 void check_group(const Arguments& arguments) {
-  if (!arguments.group.asked()) return;
-  if (!arguments.timeline.empty() || !arguments.calibrated.empty())
-    fail_usage(kCommand, invalid("--perfetto and --calibrated are of one GPU: leave out --gpus"));
+  if (!arguments.group.asked()) {
+    if (arguments.group.divides())
+      fail_usage(kCommand,
+                 invalid("--split, --budget, --deal, --rebalance and --turns need --gpus"));
+    return;
+  }
+  if (!arguments.timeline.empty() || !arguments.calibrated.empty() || arguments.gpu.trace_kernels) {
+    fail_usage(kCommand,
+               invalid("--perfetto, --calibrated and --trace-kernels are of one GPU: leave out "
+                       "--gpus"));
+  }
 }
 
 void run(const Arguments& arguments) {

@@ -25,6 +25,10 @@ struct GroupArguments {
 
   void add_to(CLI::App& command);
   bool asked() const { return gpus > 1; }
+  /// Whether something was said that only several GPUs have.
+  bool divides() const {
+    return split != "heads" || !budget.empty() || !deal.empty() || rebalance != 0 || turns;
+  }
 };
 
 /// What a group runs on.
