@@ -26,12 +26,27 @@ struct StreamOrder {
   std::span<void* const> events;
 };
 
+/// A few bytes in a device's memory that the host writes: entries of a table.
+struct SmallWrite {
+  std::byte* to = nullptr;
+  Bytes bytes = 0;
+};
+/// A copy within a device's memory.
+struct SmallCopy {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  Bytes bytes = 0;
+};
+
 /// One flight of pages that share a layout.
 struct FlightPlan {
   bool inward = false;              ///< from host memory to the device
   kernels::PageLayout layout;       ///< of every pair, in the direction of the flight
   std::uint32_t pairs = 0;          ///< 0: nothing moves, the flight is a point in the order
   std::vector<std::uint32_t> cuts;  ///< pairs after which there is an event; ascending, to `pairs`
+  /// Of an inward flight: filled with `absent` before anything moves, written when all has.
+  std::vector<SmallWrite> entries;
+  std::byte absent{0xFF};
 };
 
 /// Moves that were enqueued. Destroying one that was never opened lets it go with nothing to move,
@@ -41,6 +56,8 @@ class Flight {
   virtual ~Flight() = default;
   /// Of an inward flight, until open(): all zero at first, and a pair that stays so moves nothing.
   virtual std::span<kernels::PagePair> pairs() = 0;
+  /// What will be in the plan's entries, one after the other: absent at first, until open().
+  virtual std::span<std::byte> entries() = 0;
   /// An inward flight moves nothing before this. Never waits; once.
   virtual void open() = 0;
   /// Whether all of it has run; the device's error if it failed.
@@ -74,6 +91,13 @@ class BlockLanes {
                                                 std::span<const kernels::PagePair> outward,
                                                 const StreamOrder& after) = 0;
 
+  /// Memory of the device, every byte of it `fill`, freed with its last owner.
+  virtual Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) = 0;
+  /// In the order of a stream: writes of `values`, one after the other, which are copied before this
+  /// returns; then copies.
+  virtual Status put(std::span<const SmallWrite> writes, std::span<const std::byte> values,
+                     std::span<const SmallCopy> copies, void* stream) = 0;
+
   /// Calls `tell` (from any thread; it must return at once) whenever a flight has ended. Once,
   /// before the first start.
   virtual void on_end(std::function<void()> tell) = 0;
@@ -86,7 +110,9 @@ struct BlockLanesConfig {
   std::vector<MoverCurve> outward;
   kernels::MoveRing in_ring{8, 4, 32768, 2, false, false};
   kernels::MoveRing out_ring{4, 4, 32768, 2, false, false};
-  std::uint32_t most_enqueued = 768;  ///< launches, copies and waits on a lane that have not run
+  /// Launches, copies, events and waits on a lane that have not run. A thousand or so fill a queue
+  /// of the device, which streams share; the call that comes then would wait.
+  std::uint32_t most_enqueued = 384;
 };
 
 /// kUnsupported in a build without CUDA, and where there is no such device.

@@ -7,8 +7,9 @@
  * holds K and V and computes attention: once with all pages in HBM, once with HBM for a quarter of
  * them, and (cuda) once more with each layer's calls captured in a CUDA graph. Sequences are
  * forked, suspended, resumed and rolled back on the way. On the *placement level* the engine keeps
- * K and V in blocks of its own pool and attends itself; Lehr stores the blocks of a prompt by name
- * and loads them for a later request. Every run must give the same text and the same attention
+ * K and V in blocks of its own pool (cuda: in HBM) and attends itself; Lehr stores the blocks of a
+ * prompt by name, in host memory and in a file, and loads them for a later request: on cuda behind
+ * the engine's own stream, layer by layer. Every run must give the same text and the same attention
  * outputs, bit for bit: the program ends with 1 where it does not.
  *
  * cc -I include engine.c -llehr -lm; for cuda: add -DLEHR_EXAMPLE_CUDA and link cudart.
@@ -448,13 +449,44 @@ static void use_step_level(void) {
 
 /* ---- placement level: the engine's own pool and attention ---- */
 
-enum { BLOCKS = 24, BLOCK_ELEMENTS = LAYERS * 2 * KV_HEADS * PAGE * DIM };
-static uint16_t pool_memory[BLOCKS][BLOCK_ELEMENTS]; /* [layer][K, V][head][token][dim] */
+/* As engines with paged attention have it: [layer][K, V][block][token][head][dim]. */
+enum { BLOCKS = 24, ROW = KV_HEADS * DIM, PART = BLOCKS * PAGE * ROW };
+static buffer pool_memory; /* `here` is what the engine computes with, `there` is the pool */
 
-static uint16_t* row_of(uint32_t position, int layer, int v, int head) {
-  return pool_memory[position / PAGE] +
-         ((((size_t)layer * 2 + (size_t)v) * KV_HEADS + (size_t)head) * PAGE + position % PAGE) *
-             DIM;
+static size_t row_of(uint32_t position, int layer, int v, int head) {
+  return ((size_t)layer * 2 + (size_t)v) * PART + (size_t)position * ROW + (size_t)head * DIM;
+}
+static const uint16_t* kv_row(uint32_t position, int layer, int v, int head) {
+  return pool_memory.here + row_of(position, layer, v, head);
+}
+/* A token's row, all heads, into the pool: on cuda enqueued on the stream. */
+static void write_row(uint32_t position, int layer, int v, const uint16_t* values) {
+  const size_t at = row_of(position, layer, v, 0);
+  memcpy(pool_memory.here + at, values, ROW * sizeof *values);
+#ifdef LEHR_EXAMPLE_CUDA
+  if (on_gpu)
+    CUDA(cudaMemcpyAsync((uint16_t*)pool_memory.there + at, pool_memory.here + at,
+                         ROW * sizeof *values, cudaMemcpyHostToDevice, (cudaStream_t)stream));
+#endif
+}
+/* What the pool holds of a layer, behind what is enqueued on the stream. */
+static void read_layer(int layer) {
+#ifdef LEHR_EXAMPLE_CUDA
+  const size_t at = row_of(0, layer, 0, 0), bytes = 2 * PART * sizeof(uint16_t);
+  if (!on_gpu) return;
+  CUDA(cudaMemcpyAsync(pool_memory.here + at, (uint16_t*)pool_memory.there + at, bytes,
+                       cudaMemcpyDeviceToHost, (cudaStream_t)stream));
+  CUDA(cudaStreamSynchronize((cudaStream_t)stream));
+#else
+  (void)layer;
+#endif
+}
+/* Forgets everything, so that what is there later was loaded. */
+static void clear_pool(void) {
+  memset(pool_memory.here, 0, pool_memory.bytes);
+#ifdef LEHR_EXAMPLE_CUDA
+  if (on_gpu) CUDA(cudaMemsetAsync(pool_memory.there, 0, pool_memory.bytes, (cudaStream_t)stream));
+#endif
 }
 
 static void attend_myself(int layer, uint32_t tokens, const uint16_t* q, uint16_t* out) {
@@ -462,14 +494,14 @@ static void attend_myself(int layer, uint32_t tokens, const uint16_t* q, uint16_
     const int kv = h / (Q_HEADS / KV_HEADS);
     float weight[BLOCKS * PAGE], most = -INFINITY, sum = 0, o[DIM] = {0};
     for (uint32_t t = 0; t < tokens; ++t) {
-      const uint16_t* k = row_of(t, layer, 0, kv);
+      const uint16_t* k = kv_row(t, layer, 0, kv);
       float s = 0;
       for (int i = 0; i < DIM; ++i) s += from_half(q[h * DIM + i]) * from_half(k[i]);
       weight[t] = s / sqrtf(DIM);
       most = fmaxf(most, weight[t]);
     }
     for (uint32_t t = 0; t < tokens; ++t) {
-      const uint16_t* v = row_of(t, layer, 1, kv);
+      const uint16_t* v = kv_row(t, layer, 1, kv);
       const float w = expf(weight[t] - most);
       sum += w;
       for (int i = 0; i < DIM; ++i) o[i] += w * from_half(v[i]);
@@ -478,16 +510,24 @@ static void attend_myself(int layer, uint32_t tokens, const uint16_t* q, uint16_
   }
 }
 
-static uint32_t one_token(uint32_t word, uint32_t position, story* s) {
+typedef struct {
+  lehr_job id[BLOCKS];
+  size_t count;
+} jobs;
+
+/* `loading`: jobs whose blocks arrive while this computes; each layer waits for its own. */
+static uint32_t one_token(lehr_runtime lehr, const jobs* loading, uint32_t word, uint32_t position,
+                          story* s) {
   float x[HIDDEN];
   memcpy(x, model.embed[word], sizeof x);
   for (int layer = 0; layer < LAYERS; ++layer) {
     uint16_t q[Q_HEADS * DIM], k[KV_HEADS * DIM], v[KV_HEADS * DIM], out[Q_HEADS * DIM];
     project(layer, x, position, q, k, v);
-    for (int h = 0; h < KV_HEADS; ++h) {
-      memcpy(row_of(position, layer, 0, h), k + h * DIM, DIM * sizeof *k);
-      memcpy(row_of(position, layer, 1, h), v + h * DIM, DIM * sizeof *v);
-    }
+    for (size_t j = 0; loading != NULL && j < loading->count; ++j)
+      MUST(lehr_job_wait_layer(lehr, loading->id[j], (uint32_t)layer, stream));
+    write_row(position, layer, 0, k);
+    write_row(position, layer, 1, v);
+    read_layer(layer);
     attend_myself(layer, position + 1, q, out);
     if (s != NULL) digest(s, out, sizeof out);
     after_attention(layer, out, x);
@@ -495,62 +535,82 @@ static uint32_t one_token(uint32_t word, uint32_t position, story* s) {
   return next_word(x);
 }
 
-static void move(lehr_runtime lehr, lehr_namespace ns, lehr_pool pool, int load, uint32_t blocks) {
+/* Starts to store or load the first blocks of the prompt, `most` in a job; on cuda behind what is
+ * on the stream, which goes on at once. */
+static void start_moves(lehr_runtime lehr, lehr_namespace ns, lehr_pool pool, int load,
+                        uint32_t blocks, uint32_t most, jobs* started) {
   char keys[BLOCKS][16];
   lehr_item items[BLOCKS];
-  for (uint32_t b = 0; b < blocks; ++b) {
-    /* A key names the text up to and with the block: here there is one text. */
-    snprintf(keys[b], sizeof keys[b], "prompt-0:%u", b);
-    const lehr_item item = {.struct_size = sizeof item,
-                            .key = keys[b],
-                            .key_size = (uint32_t)strlen(keys[b]),
-                            .block = b,
-                            .pool = pool};
-    items[b] = item;
+  started->count = 0;
+  for (uint32_t from = 0; from < blocks; from += most) {
+    const uint32_t count = blocks - from < most ? blocks - from : most;
+    for (uint32_t b = 0; b < count; ++b) {
+      /* A key names the text up to and with the block: here there is one text. */
+      snprintf(keys[b], sizeof keys[b], "prompt-0:%u", from + b);
+      const lehr_item item = {.struct_size = sizeof item,
+                              .key = keys[b],
+                              .key_size = (uint32_t)strlen(keys[b]),
+                              .block = from + b,
+                              .pool = pool};
+      items[b] = item;
+    }
+    lehr_job job = {0};
+    if (load) {
+      const lehr_load_request request = {
+          .struct_size = sizeof request, .flags = LEHR_LOAD_LAYERED, .ns = ns, .caller_id = 2};
+      MUST(lehr_load_prepare(lehr, &request, items, count, NULL, &job));
+    } else {
+      const lehr_store_request request = {.struct_size = sizeof request, .ns = ns, .caller_id = 1};
+      MUST(lehr_store_prepare(lehr, &request, items, count, NULL, NULL, 0, NULL, &job));
+    }
+    MUST(lehr_jobs_submit(lehr, &job, 1, stream, NULL));
+    started->id[started->count++] = job;
+    /* A store may need room that the one before makes as it sinks to the file. */
+    if (!load) MUST(lehr_jobs_drain(lehr, 10000000000));
   }
-  lehr_job job = {0};
-  if (load) {
-    const lehr_load_request request = {.struct_size = sizeof request, .ns = ns, .caller_id = 2};
-    MUST(lehr_load_prepare(lehr, &request, items, blocks, NULL, &job));
-  } else {
-    const lehr_store_request request = {.struct_size = sizeof request, .ns = ns, .caller_id = 1};
-    MUST(lehr_store_prepare(lehr, &request, items, blocks, NULL, NULL, 0, NULL, &job));
-  }
-  MUST(lehr_jobs_submit(lehr, &job, 1, NULL, NULL));
-  MUST(lehr_job_wait(lehr, job, 10000000000));
-  lehr_job_report report = {.struct_size = sizeof report};
-  MUST(lehr_job_query(lehr, job, &report));
-  CHECK(report.status == LEHR_OK && report.succeeded == blocks);
-  MUST(lehr_jobs_release(lehr, &job, 1, NULL));
 }
 
-static void use_placement_level(void) {
+/* All jobs went well. */
+static void end_moves(lehr_runtime lehr, jobs* started) {
+  for (size_t j = 0; j < started->count; ++j) {
+    MUST(lehr_job_wait(lehr, started->id[j], 10000000000));
+    lehr_job_report report = {.struct_size = sizeof report};
+    MUST(lehr_job_query(lehr, started->id[j], &report));
+    CHECK(report.status == LEHR_OK && report.succeeded == report.items);
+    MUST(lehr_jobs_release(lehr, &started->id[j], 1, NULL));
+  }
+  started->count = 0;
+}
+
+static void use_placement_level(const char* tiers, uint32_t most, const char* what) {
   static story cold, warm;
   const uint32_t prompt = 12 * PAGE + 5, full = 12;
+  const size_t block_bytes = LAYERS * 2 * PAGE * ROW * sizeof(uint16_t);
   char config[256];
-  snprintf(config, sizeof config,
-           "machine = \"%s\"\n[placement]\nblock_bytes = %zu\nhost = \"64 pages\"\n",
-           on_gpu ? "cuda" : "host", sizeof pool_memory[0]);
+  snprintf(config, sizeof config, "machine = \"%s\"\n[placement]\nblock_bytes = %zu\n%s",
+           on_gpu ? "cuda" : "host", block_bytes, tiers);
   const lehr_open_options options = {
       .struct_size = sizeof options, .config = config, .config_size = strlen(config)};
   lehr_runtime lehr;
   MUST(lehr_open(LEHR_VERSION, &options, &lehr));
+  pool_memory = make_buffer((size_t)LAYERS * 2 * PART);
   const lehr_layout layout = {.struct_size = sizeof layout,
                               .element_bytes = 2,
                               .layers = LAYERS,
                               .kv_heads = KV_HEADS,
                               .tokens = PAGE,
                               .head_dim = DIM,
-                              .block_stride = sizeof pool_memory[0],
-                              .layer_stride = 2 * KV_HEADS * PAGE * DIM * 2,
-                              .head_stride = PAGE * DIM * 2,
-                              .token_stride = DIM * 2,
-                              .v_offset = KV_HEADS * PAGE * DIM * 2};
+                              .block_stride = PAGE * ROW * 2,
+                              .layer_stride = 2 * PART * 2,
+                              .head_stride = DIM * 2,
+                              .token_stride = ROW * 2,
+                              .v_offset = PART * 2};
   const lehr_namespace_desc names = {
       .struct_size = sizeof names, .layout = &layout, .model = {.data = "engine.c", .size = 8}};
   const lehr_pool_desc desc = {.struct_size = sizeof desc,
-                               .base = pool_memory,
-                               .bytes = sizeof pool_memory,
+                               .memory = on_gpu ? LEHR_MEMORY_DEVICE : LEHR_MEMORY_HOST,
+                               .base = pool_memory.there,
+                               .bytes = pool_memory.bytes,
                                .blocks = BLOCKS,
                                .layout = &layout};
   lehr_namespace ns;
@@ -558,26 +618,31 @@ static void use_placement_level(void) {
   MUST(lehr_namespace_open(lehr, &names, &ns));
   MUST(lehr_pool_register(lehr, &desc, &pool));
 
-  printf("placement level, the engine's own attention\n");
+  cold.count = warm.count = 0;
   for (int again = 0; again < 2; ++again) {
     story* const s = again ? &warm : &cold;
     uint32_t from = 0, next = 0;
-    memset(pool_memory, 0, sizeof pool_memory);
+    jobs moving;
+    clear_pool();
     if (again) { /* a second request with the same prompt: its full blocks are there */
-      move(lehr, ns, pool, 1, full);
+      start_moves(lehr, ns, pool, 1, full, most, &moving);
+      if (!on_gpu) end_moves(lehr, &moving); /* without streams the host waits */
       from = full * PAGE;
     }
-    for (uint32_t t = from; t < prompt; ++t) next = one_token(prompt_word(0, t), t, NULL);
-    if (!again) move(lehr, ns, pool, 0, full);
+    for (uint32_t t = from; t < prompt; ++t)
+      next = one_token(lehr, again ? &moving : NULL, prompt_word(0, t), t, NULL);
+    if (!again) start_moves(lehr, ns, pool, 0, full, most, &moving);
+    end_moves(lehr, &moving);
     s->digest = 14695981039346656037u;
     for (uint32_t t = prompt; t < prompt + 100; ++t) {
       tell(s, next);
-      next = one_token(next, t, s);
+      next = one_token(lehr, NULL, next, t, s);
     }
   }
-  must_agree(&cold, &warm, "a prompt computed, and loaded by name");
+  must_agree(&cold, &warm, what);
   MUST(lehr_pool_unregister(lehr, pool));
   MUST(lehr_close(lehr));
+  drop_buffer(&pool_memory);
 }
 
 int main(int argc, char** argv) {
@@ -600,6 +665,9 @@ int main(int argc, char** argv) {
 #endif
   make_model();
   use_step_level();
-  use_placement_level();
+  printf("placement level, the engine's own attention and pool\n");
+  use_placement_level("host = \"64 pages\"\n", 12, "a prompt computed, and loaded by name");
+  use_placement_level("host = \"4 pages\"\nnvme = \"64 pages\"\n[nvme]\npath = \".\"\n", 4,
+                      "most of its blocks in a file meanwhile");
   return 0;
 }

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include <cudaTypedefs.h>
 
@@ -29,21 +32,23 @@ void* at(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+using SharedEvent = std::shared_ptr<cuda::Event>;
+
 /// Events and pinned lists between flights.
 class Spares {
  public:
-  Result<cuda::Event> event() {
+  Result<SharedEvent> event() {
     {
       const std::lock_guard lock(mutex_);
       if (!events_.empty()) {
-        cuda::Event last = std::move(events_.back());
+        SharedEvent last = std::move(events_.back());
         events_.pop_back();
         return last;
       }
     }
     cudaEvent_t raw = nullptr;
     LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming | cudaEventBlockingSync));
-    return cuda::Event(raw);
+    return std::make_shared<cuda::Event>(raw);
   }
   struct List {
     cuda::HostBuffer memory;
@@ -65,15 +70,15 @@ class Spares {
     LEHR_CUDA_TRY(cudaHostAlloc(&raw, size, cudaHostAllocPortable | cudaHostAllocMapped));
     return List{cuda::HostBuffer(raw), size};
   }
-  void give_back(std::vector<cuda::Event> events, List list) {
+  void give_back(std::vector<SharedEvent> events, List list) {
     const std::lock_guard lock(mutex_);
     keep(std::move(events), std::move(list));
   }
   /// Once the last of the events has passed.
-  void give_back_later(std::vector<cuda::Event> events, List list) {
+  void give_back_later(std::vector<SharedEvent> events, List list) {
     const std::lock_guard lock(mutex_);
     std::erase_if(later_, [&](auto& waiting) {
-      if (cudaEventQuery(waiting.first.back().get()) == cudaErrorNotReady) return false;
+      if (cudaEventQuery(waiting.first.back()->get()) == cudaErrorNotReady) return false;
       keep(std::move(waiting.first), std::move(waiting.second));
       return true;
     });
@@ -82,21 +87,77 @@ class Spares {
   }
 
  private:
-  void keep(std::vector<cuda::Event> events, List list) {
-    for (cuda::Event& event : events) events_.push_back(std::move(event));
+  void keep(std::vector<SharedEvent> events, List list) {
+    for (SharedEvent& event : events) {
+      // One that somebody still waits on must not be recorded again.
+      if (event.use_count() == 1) events_.push_back(std::move(event));
+    }
     if (list.memory.get() != nullptr) lists_.emplace(list.bytes, std::move(list.memory));
   }
 
-  std::vector<std::pair<std::vector<cuda::Event>, List>> later_;
+  std::vector<std::pair<std::vector<SharedEvent>, List>> later_;
   std::mutex mutex_;
-  std::vector<cuda::Event> events_;
+  std::vector<SharedEvent> events_;
   std::multimap<Bytes, cuda::HostBuffer> lists_;
 };
 
-struct Lane {
-  cuda::Stream main;
-  cuda::Stream tell;  ///< waits for ends of flights, so that telling holds up no move
+/// A stream, and a thread that sleeps on the oldest flight's last event and tells of its end. No
+/// call back by the driver: those take turns with everybody's in the process.
+class Lane {
+ public:
+  Lane(std::int32_t device, cuda::Stream stream, const std::function<void()>& tell)
+      : device_(device), stream_(std::move(stream)), tell_(tell) {
+    watcher_ = std::jthread([this] { run(); });
+  }
+  ~Lane() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    watcher_.join();
+    (void)cudaStreamSynchronize(stream_.get());
+  }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  cudaStream_t stream() const { return stream_.get(); }
+  void watch(SharedEvent event) {
+    {
+      const std::lock_guard lock(mutex_);
+      watched_.push_back(std::move(event));
+    }
+    changed_.notify_all();
+  }
+
   std::atomic<std::uint32_t> enqueued{0};
+
+ private:
+  void run() {
+    (void)cudaSetDevice(device_);
+    for (;;) {
+      SharedEvent oldest;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || !watched_.empty(); });
+        if (stopping_) return;
+        oldest = std::move(watched_.front());
+        watched_.pop_front();
+      }
+      (void)cudaEventSynchronize(oldest->get());
+      oldest.reset();
+      if (tell_) tell_();
+    }
+  }
+
+  std::int32_t device_;
+  cuda::Stream stream_;
+  const std::function<void()>& tell_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<SharedEvent> watched_;
+  bool stopping_ = false;
+  std::jthread watcher_;
 };
 
 class CudaFlight final : public Flight {
@@ -106,6 +167,7 @@ class CudaFlight final : public Flight {
   ~CudaFlight() override {
     if (gate_ != nullptr && !opened_) {
       std::fill(pairs().begin(), pairs().end(), kernels::PagePair{});
+      std::fill(entries().begin(), entries().end(), absent_);
       open();
       let_go();
       if (!events_.empty()) {
@@ -113,7 +175,7 @@ class CudaFlight final : public Flight {
         return;
       }
     }
-    if (!ended_ && !events_.empty()) (void)cudaEventSynchronize(events_.back().get());
+    if (!ended_ && !events_.empty()) (void)cudaEventSynchronize(events_.back()->get());
     let_go();
     spares_->give_back(std::move(events_), std::move(list_));
   }
@@ -122,13 +184,17 @@ class CudaFlight final : public Flight {
     auto* const bytes = static_cast<std::byte*>(list_.memory.get());
     return {reinterpret_cast<kernels::PagePair*>(bytes + kGateBytes), pairs_};
   }
+  std::span<std::byte> entries() override {
+    auto* const bytes = static_cast<std::byte*>(list_.memory.get());
+    return {bytes + kGateBytes + pairs_ * sizeof(kernels::PagePair), entry_bytes_};
+  }
   void open() override {
     opened_ = true;
     if (gate_ != nullptr) gate_->store(1, std::memory_order_release);
   }
   Result<bool> ended() override {
     if (ended_) return failed_ == cudaSuccess ? Result<bool>(true) : cuda_error(failed_, "a move");
-    const cudaError_t status = cudaEventQuery(events_.back().get());
+    const cudaError_t status = cudaEventQuery(events_.back()->get());
     if (status == cudaErrorNotReady) {
       (void)cudaGetLastError();
       return false;
@@ -141,23 +207,28 @@ class CudaFlight final : public Flight {
   Status hold(void* stream, std::size_t cut) override {
     const DeviceScope scope(device_);
     LEHR_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream),
-                                      events_[std::min(cut, events_.size() - 1)].get(), 0));
+                                      events_[std::min(cut, events_.size() - 1)]->get(), 0));
     return {};
   }
-  void* event() override { return events_.back().get(); }
+  void* event() override { return events_.back()->get(); }
+  const SharedEvent& last() const { return events_.back(); }
 
   /// A list of pairs in pinned memory, and, where the flight waits to be opened, its gate.
-  Status take_list(std::uint32_t pairs, bool gated) {
-    LEHR_ASSIGN(list_, spares_->list(kGateBytes + pairs * sizeof(kernels::PagePair)));
+  Status take_list(std::uint32_t pairs, bool gated, Bytes entry_bytes, std::byte absent) {
+    LEHR_ASSIGN(list_,
+                spares_->list(kGateBytes + pairs * sizeof(kernels::PagePair) + entry_bytes));
     pairs_ = pairs;
+    entry_bytes_ = entry_bytes;
+    absent_ = absent;
+    std::fill(entries().begin(), entries().end(), absent);
     if (!gated) return {};
     std::memset(list_.memory.get(), 0, kGateBytes + pairs * sizeof(kernels::PagePair));
     gate_ = new (list_.memory.get()) std::atomic<std::uint32_t>(0);
     return {};
   }
   Status record(cudaStream_t stream) {
-    LEHR_ASSIGN(cuda::Event event, spares_->event());
-    const cudaError_t recorded = cudaEventRecord(event.get(), stream);
+    LEHR_ASSIGN(SharedEvent event, spares_->event());
+    const cudaError_t recorded = cudaEventRecord(event->get(), stream);
     if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
     events_.push_back(std::move(event));
     return {};
@@ -176,9 +247,11 @@ class CudaFlight final : public Flight {
   std::shared_ptr<Lane> lane_;
   Spares::List list_;
   std::uint32_t pairs_ = 0;
+  Bytes entry_bytes_ = 0;
+  std::byte absent_{};
   std::atomic<std::uint32_t>* gate_ = nullptr;
   bool opened_ = false;
-  std::vector<cuda::Event> events_;  ///< of cuts
+  std::vector<SharedEvent> events_;  ///< of cuts
   bool ended_ = false;
   cudaError_t failed_ = cudaSuccess;
   std::uint32_t counted_ = 0;
@@ -198,11 +271,7 @@ class CudaLanes final : public BlockLanes {
   }
   ~CudaLanes() override {
     const DeviceScope scope(config_.device);
-    for (const auto& lane : lanes_) {
-      if (lane == nullptr) continue;
-      (void)cudaStreamSynchronize(lane->main.get());
-      (void)cudaStreamSynchronize(lane->tell.get());
-    }
+    for (auto& lane : lanes_) lane.reset();
     (void)cudaGetLastError();
   }
 
@@ -213,16 +282,12 @@ class CudaLanes final : public BlockLanes {
     int low = 0, high = 0;
     LEHR_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&low, &high));
     for (const bool inward : {false, true}) {
-      auto lane = std::make_shared<Lane>();
       // Loads are waited for. Stores run above compute too: at its priority or below, a launch
       // waits until all CTAs of a compute kernel have started.
       const int priority = inward ? high : std::max(high, low - 1);
-      for (cuda::Stream* stream : {&lane->main, &lane->tell}) {
-        cudaStream_t raw = nullptr;
-        LEHR_CUDA_TRY(cudaStreamCreateWithPriority(&raw, cudaStreamNonBlocking, priority));
-        *stream = cuda::Stream(raw);
-      }
-      lanes_[inward ? 1 : 0] = std::move(lane);
+      cudaStream_t raw = nullptr;
+      LEHR_CUDA_TRY(cudaStreamCreateWithPriority(&raw, cudaStreamNonBlocking, priority));
+      lanes_[inward ? 1 : 0] = std::make_shared<Lane>(config_.device, cuda::Stream(raw), tell_);
     }
     return {};
   }
@@ -247,8 +312,7 @@ class CudaLanes final : public BlockLanes {
     if (first % 16 != 0) return invalid("memory: it starts at no multiple of 16");
     const DeviceScope scope(config_.device);
     for (std::uint64_t p = first; p < end;) {
-      LEHR_ASSIGN(const std::uint64_t known_to, known_range(p));
-      p = std::max(known_to, p + 1);
+      LEHR_ASSIGN(p, known_range(p));
     }
     return {};
   }
@@ -291,7 +355,7 @@ class CudaLanes final : public BlockLanes {
     if (!plan.inward) runs = copy_engine_runs(plan, outward);
     const auto launches = static_cast<std::uint32_t>(runs.empty() ? plan.cuts.size() : runs.size());
     const auto ops =
-        static_cast<std::uint32_t>(after.events.size() + plan.cuts.size() + 4) + launches;
+        static_cast<std::uint32_t>(after.events.size() + plan.cuts.size() + 2 * plan.entries.size() + 2) + launches;
     if (lane->enqueued + ops > config_.most_enqueued) {
       return refused(Reason::kOverBudget,
                      "device: " + std::to_string(lane->enqueued) + " launches are enqueued and " +
@@ -304,18 +368,59 @@ class CudaLanes final : public BlockLanes {
     return std::unique_ptr<Flight>(std::move(flight));
   }
 
+  Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) override {
+    const DeviceScope scope(config_.device);
+    void* raw = nullptr;
+    LEHR_CUDA_TRY(cudaMalloc(&raw, bytes));
+    std::shared_ptr<std::byte> memory(static_cast<std::byte*>(raw),
+                                      [](std::byte* p) { (void)cudaFree(p); });
+    LEHR_CUDA_TRY(cudaMemset(raw, std::to_integer<int>(fill), bytes));
+    LEHR_CUDA_TRY(cudaStreamSynchronize(nullptr));
+    return memory;
+  }
+
+  Status put(std::span<const SmallWrite> writes, std::span<const std::byte> values,
+             std::span<const SmallCopy> copies, void* stream) override {
+    const DeviceScope scope(config_.device);
+    const auto s = static_cast<cudaStream_t>(stream);
+    if (!writes.empty()) {
+      // Pinned: a copy from anywhere else may wait for what the stream is at.
+      LEHR_ASSIGN(Spares::List list, spares_->list(values.size()));
+      LEHR_ASSIGN(SharedEvent event, spares_->event());
+      std::memcpy(list.memory.get(), values.data(), values.size());
+      const auto* const kept = static_cast<const std::byte*>(list.memory.get());
+      const Status written = write(writes, {kept, values.size()}, s);
+      const cudaError_t recorded = cudaEventRecord(event->get(), s);
+      std::vector<SharedEvent> passed;
+      passed.push_back(std::move(event));
+      spares_->give_back_later(std::move(passed), std::move(list));
+      LEHR_TRY(written);
+      if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
+    }
+    for (const SmallCopy& c : copies) {
+      LEHR_CUDA_TRY(cudaMemcpyAsync(c.to, c.from, c.bytes, cudaMemcpyDeviceToDevice, s));
+    }
+    return {};
+  }
+
   void on_end(std::function<void()> tell) override { tell_ = std::move(tell); }
 
  private:
   Status enqueue(const FlightPlan& plan, std::span<const kernels::PagePair> outward,
                  std::span<const CopyRun> runs, const StreamOrder& after, Lane& lane,
                  CudaFlight& flight) {
-    const cudaStream_t main = lane.main.get();
+    const cudaStream_t main = lane.stream();
     if (plan.pairs != 0 && runs.empty()) {
-      LEHR_TRY(flight.take_list(plan.pairs, plan.inward));
+      Bytes entry_bytes = 0;
+      for (const SmallWrite& entry : plan.entries) entry_bytes += entry.bytes;
+      LEHR_TRY(flight.take_list(plan.pairs, plan.inward, entry_bytes, plan.absent));
       if (!plan.inward) std::copy(outward.begin(), outward.end(), flight.pairs().begin());
     }
     LEHR_TRY(wait_for(after, main));
+    for (const SmallWrite& entry : plan.entries) {
+      LEHR_CUDA_TRY(
+          cudaMemsetAsync(entry.to, std::to_integer<int>(plan.absent), entry.bytes, main));
+    }
     if (plan.pairs != 0 && plan.inward) {
       // The host alone passes this gate, for bytes that it has checked: it waits for no work of the
       // device but such as was enqueued before, so streams that share a queue cannot lock.
@@ -329,15 +434,7 @@ class CudaLanes final : public BlockLanes {
       if (moved) moved = recorded;
     }
     LEHR_TRY(std::move(moved));
-    LEHR_CUDA_TRY(
-        cudaStreamWaitEvent(lane.tell.get(), static_cast<cudaEvent_t>(flight.event()), 0));
-    LEHR_CUDA_TRY(cudaLaunchHostFunc(
-        lane.tell.get(),
-        [](void* self) {
-          const auto& tell = static_cast<CudaLanes*>(self)->tell_;
-          if (tell) tell();
-        },
-        this));
+    lane.watch(flight.last());
     return {};
   }
 
@@ -346,13 +443,13 @@ class CudaLanes final : public BlockLanes {
       LEHR_CUDA_TRY(cudaStreamWaitEvent(main, static_cast<cudaEvent_t>(event), 0));
     }
     if (!after.after_stream) return {};
-    LEHR_ASSIGN(cuda::Event event, spares_->event());
+    LEHR_ASSIGN(SharedEvent event, spares_->event());
     const cudaError_t recorded =
-        cudaEventRecord(event.get(), static_cast<cudaStream_t>(after.stream));
+        cudaEventRecord(event->get(), static_cast<cudaStream_t>(after.stream));
     if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
-    LEHR_CUDA_TRY(cudaStreamWaitEvent(main, event.get(), 0));
+    LEHR_CUDA_TRY(cudaStreamWaitEvent(main, event->get(), 0));
     // A later recording does not move a wait that was enqueued.
-    std::vector<cuda::Event> used;
+    std::vector<SharedEvent> used;
     used.push_back(std::move(event));
     spares_->give_back(std::move(used), {});
     return {};
@@ -366,8 +463,19 @@ class CudaLanes final : public BlockLanes {
         LEHR_TRY(kernels::move_pages_cuda(params, plan.layout,
                                           plan.inward ? config_.in_ring : config_.out_ring, main));
       }
+      if (cut == plan.pairs) LEHR_TRY(write(plan.entries, flight.entries(), main));
       LEHR_TRY(flight.record(main));
       from = cut;
+    }
+    return {};
+  }
+
+  static Status write(std::span<const SmallWrite> writes, std::span<const std::byte> values,
+                      cudaStream_t stream) {
+    const std::byte* from = values.data();
+    for (const SmallWrite& w : writes) {
+      LEHR_CUDA_TRY(cudaMemcpyAsync(w.to, from, w.bytes, cudaMemcpyHostToDevice, stream));
+      from += w.bytes;
     }
     return {};
   }
@@ -434,19 +542,19 @@ class CudaLanes final : public BlockLanes {
     }
     if (mapped == 0) return invalid("memory: not all of it is mapped");
     // Ranges of mapped memory may be told as one though parts of them are not mapped.
-    const std::uint64_t granule_end = (p / kGranule + 1) * kGranule;
-    return size == 0 ? granule_end : std::min<std::uint64_t>(start + size, granule_end);
+    const std::uint64_t granule_end = (p / kGranule + 1) * kGranule, range_end = start + size;
+    return range_end > p ? std::min<std::uint64_t>(range_end, granule_end) : granule_end;
   }
 
   BlockLanesConfig config_;
   PFN_cuStreamWaitValue32_v11070 wait_value_ = nullptr;
   PFN_cuPointerGetAttributes_v7000 attributes_ = nullptr;
   std::shared_ptr<Spares> spares_ = std::make_shared<Spares>();
+  std::function<void()> tell_;
   std::array<std::shared_ptr<Lane>, 2> lanes_;  ///< outward, inward
   std::mutex starting_;
   std::uint64_t seam_base_ = 0;
   Bytes seam_bytes_ = 0;
-  std::function<void()> tell_;
 };
 
 }  // namespace

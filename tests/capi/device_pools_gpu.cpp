@@ -1,0 +1,724 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pools in a GPU's memory through the C interface, on a GPU:
+//   lehr_test_device_pools [--quick] [WORD...]    runs the cases whose name holds a word
+// Ends with 77 where there is no device. What is measured is printed beside a plain copy of the
+// same bytes in the same run.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <cuda.h>
+#include <lehr.h>
+#include <poll.h>
+
+#include "tests/support/cuda_must.hpp"
+
+namespace {
+
+using lehr::test::must;
+
+constexpr std::int64_t kPatience = 20'000'000'000;
+bool quick = false;
+int failures = 0;
+const char* current = "";
+
+void check(bool good, const std::string& what) {
+  if (good) return;
+  ++failures;
+  std::printf("  FAILED %s: %s\n", current, what.c_str());
+}
+std::string last_error() {
+  std::string text(lehr_last_error(nullptr, 0), '\0');
+  lehr_last_error(text.data(), text.size());
+  return text;
+}
+void ok(lehr_status status, const char* what) {
+  if (status == LEHR_OK) return;
+  std::printf("  FAILED %s: %s: %s\n", current, what, last_error().c_str());
+  std::exit(1);
+}
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+template <class T>
+T sized() {
+  T value;
+  std::memset(&value, 0, sizeof value);
+  value.struct_size = sizeof(T);
+  return value;
+}
+
+/// A call of the driver, which the program is not linked with.
+template <class Function>
+Function driver(const char* name, unsigned version) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  must(cudaGetDriverEntryPointByVersion(name, &found, version, cudaEnableDefault, &result), name);
+  return reinterpret_cast<Function>(found);
+}
+
+/// Work that a test holds up: what is behind it on its stream waits.
+class Latch {
+ public:
+  explicit Latch(cudaStream_t stream) {
+    must(cudaHostAlloc(reinterpret_cast<void**>(&word_), 64, cudaHostAllocMapped), "latch");
+    *word_ = 0;
+    using Wait = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+    const auto wait = driver<Wait>("cuStreamWaitValue32", 11070);
+    check(wait(stream, reinterpret_cast<CUdeviceptr>(word_), 1, CU_STREAM_WAIT_VALUE_GEQ) ==
+              CUDA_SUCCESS,
+          "a latch");
+  }
+  ~Latch() { lift(); }
+  Latch(const Latch&) = delete;
+  Latch& operator=(const Latch&) = delete;
+  void lift() { *static_cast<volatile std::uint32_t*>(word_) = 1; }
+
+ private:
+  std::uint32_t* word_ = nullptr;
+};
+
+cudaStream_t make_stream() {
+  cudaStream_t made = nullptr;
+  must(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "stream");
+  return made;
+}
+
+/// How blocks lie: as engines with paged attention have them, with padding, or opaque.
+struct Shape {
+  const char* name;
+  std::uint32_t layers, heads, tokens, dim;
+  std::uint32_t padding;  ///< of a row, bytes
+  bool head_major;        ///< [head][token], else [token][head]
+  std::uint64_t opaque;
+};
+
+lehr_layout layout_of(const Shape& s, std::uint32_t blocks) {
+  auto l = sized<lehr_layout>();
+  if (s.opaque != 0) {
+    l.opaque_bytes = l.block_stride = s.opaque;
+    return l;
+  }
+  l.element_bytes = 2;
+  l.layers = s.layers;
+  l.kv_heads = s.heads;
+  l.tokens = s.tokens;
+  l.head_dim = s.dim;
+  l.padding = s.padding;
+  const std::uint64_t row = 2ULL * s.dim + s.padding;
+  l.head_stride = s.head_major ? s.tokens * row : row;
+  l.token_stride = s.head_major ? row : s.heads * row;
+  l.block_stride = s.heads * s.tokens * row;
+  l.v_offset = blocks * l.block_stride;
+  l.layer_stride = 2 * l.v_offset;
+  return l;
+}
+
+/// A runtime on the GPU with one pool in memory of it.
+class World {
+ public:
+  World(const Shape& s, std::uint32_t blocks, std::uint32_t host, std::uint32_t nvme,
+        const char* faults = "")
+      : shape(s), layout(layout_of(s, blocks)) {
+    content = s.opaque != 0 ? s.opaque : 4ULL * s.layers * s.heads * s.tokens * s.dim;
+    bytes = s.opaque != 0 ? s.opaque * blocks : layout.layer_stride * s.layers;
+    must(cudaMalloc(reinterpret_cast<void**>(&memory), bytes), "a pool");
+    must(cudaMemset(memory, 0xEE, bytes), "a pool");
+    open(blocks, host, nvme, faults);
+  }
+  ~World() {
+    if (runtime.id != 0) lehr_close(runtime);
+    (void)cudaFree(memory);
+  }
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  void open(std::uint32_t blocks, std::uint32_t host, std::uint32_t nvme, const char* faults) {
+    std::string config = "machine = \"cuda\"\nprofile = \"h200-pcie5\"\n";
+    if (*faults != 0) config += std::string("faults = \"") + faults + "\"\n";
+    config += "[placement]\nblock_bytes = " + std::to_string((content + 4095) / 4096 * 4096) +
+              "\nhost = \"" + std::to_string(host) + " pages\"\n";
+    if (nvme > 0) config += "nvme = \"" + std::to_string(nvme) + " pages\"\n[nvme]\npath = \".\"\n";
+    auto options = sized<lehr_open_options>();
+    options.config = config.data();
+    options.config_size = config.size();
+    ok(lehr_open(LEHR_VERSION, &options, &runtime), "lehr_open");
+    auto names = sized<lehr_namespace_desc>();
+    names.layout = &layout;
+    names.model = {"m", 1};
+    ok(lehr_namespace_open(runtime, &names, &ns), "lehr_namespace_open");
+    ok(register_pool(memory, bytes, blocks, LEHR_MEMORY_DEVICE, pool), "lehr_pool_register");
+  }
+  lehr_status register_pool(void* base, std::uint64_t size, std::uint32_t blocks, int kind,
+                            lehr_pool& out) {
+    auto desc = sized<lehr_pool_desc>();
+    desc.memory = kind;
+    desc.base = base;
+    desc.bytes = size;
+    desc.blocks = blocks;
+    desc.layout = &layout;
+    return lehr_pool_register(runtime, &desc, &out);
+  }
+
+  /// Calls `row(offset in the pool, bytes, number of the row in the block)`.
+  template <class Row>
+  void each_row(std::uint32_t block, Row row) const {
+    if (shape.opaque != 0) {
+      row(block * shape.opaque, shape.opaque, 0);
+      return;
+    }
+    std::uint32_t n = 0;
+    for (std::uint32_t l = 0; l < shape.layers; ++l)
+      for (std::uint32_t part = 0; part < 2; ++part)
+        for (std::uint32_t h = 0; h < shape.heads; ++h)
+          for (std::uint32_t t = 0; t < shape.tokens; ++t)
+            row(block * layout.block_stride + l * layout.layer_stride + part * layout.v_offset +
+                    h * layout.head_stride + t * layout.token_stride,
+                2ULL * shape.dim, n++);
+  }
+  static unsigned char value(std::uint32_t what, std::uint32_t row, std::uint64_t i) {
+    return static_cast<unsigned char>((what * 2654435761U + row * 40503U + i * 7 + i / 251) >> 3);
+  }
+  void put(std::vector<unsigned char>& pool_image, std::uint32_t block, std::uint32_t what) const {
+    each_row(block, [&](std::uint64_t at, std::uint64_t size, std::uint32_t row) {
+      for (std::uint64_t i = 0; i < size; ++i) pool_image[at + i] = value(what, row, i);
+    });
+  }
+  std::vector<unsigned char> fetch() const {
+    std::vector<unsigned char> all(bytes);
+    must(cudaMemcpy(all.data(), memory, bytes, cudaMemcpyDeviceToHost), "fetch");
+    return all;
+  }
+  void send(const std::vector<unsigned char>& all) const {
+    must(cudaMemcpy(memory, all.data(), bytes, cudaMemcpyHostToDevice), "send");
+  }
+  void fill(std::uint32_t block, std::uint32_t what) const {
+    std::vector<unsigned char> all = fetch();
+    put(all, block, what);
+    send(all);
+  }
+  bool holds(const std::vector<unsigned char>& all, std::uint32_t block, std::uint32_t what) const {
+    bool same = true;
+    each_row(block, [&](std::uint64_t at, std::uint64_t size, std::uint32_t row) {
+      for (std::uint64_t i = 0; i < size; ++i) same = same && all[at + i] == value(what, row, i);
+    });
+    return same;
+  }
+
+  lehr_job prepare(bool load, std::uint32_t first, std::uint32_t count, std::uint32_t block,
+                   std::uint32_t flags = 0) {
+    std::vector<std::string> keys;
+    for (std::uint32_t i = 0; i < count; ++i)
+      keys.push_back(std::string("k").append(std::to_string(first + i)));
+    std::vector<lehr_item> items;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      auto item = sized<lehr_item>();
+      item.key = keys[i].data();
+      item.key_size = static_cast<std::uint32_t>(keys[i].size());
+      item.block = block + i;
+      item.pool = pool;
+      items.push_back(item);
+    }
+    lehr_job job{};
+    if (load) {
+      auto request = sized<lehr_load_request>();
+      request.ns = ns;
+      request.flags = flags;
+      ok(lehr_load_prepare(runtime, &request, items.data(), count, nullptr, &job), "load");
+    } else {
+      auto request = sized<lehr_store_request>();
+      request.ns = ns;
+      ok(lehr_store_prepare(runtime, &request, items.data(), count, nullptr, nullptr, 0, nullptr,
+                            &job),
+         "store");
+    }
+    return job;
+  }
+  lehr_job_report finish(lehr_job job) {
+    ok(lehr_job_wait(runtime, job, kPatience), "lehr_job_wait");
+    auto report = sized<lehr_job_report>();
+    ok(lehr_job_query(runtime, job, &report), "lehr_job_query");
+    ok(lehr_jobs_release(runtime, &job, 1, nullptr), "lehr_jobs_release");
+    return report;
+  }
+  lehr_job_report run(lehr_job job, cudaStream_t stream) {
+    ok(lehr_jobs_submit(runtime, &job, 1, stream, nullptr), "lehr_jobs_submit");
+    return finish(job);
+  }
+  void store(std::uint32_t first, std::uint32_t count, std::uint32_t block, cudaStream_t stream) {
+    const lehr_job_report report = run(prepare(false, first, count, block), stream);
+    check(report.status == LEHR_OK && report.succeeded == count, "a store went well");
+    ok(lehr_jobs_drain(runtime, kPatience), "drain");
+  }
+
+  Shape shape;
+  lehr_layout layout;
+  unsigned char* memory = nullptr;
+  std::uint64_t bytes = 0, content = 0;
+  lehr_runtime runtime{};
+  lehr_namespace ns{};
+  lehr_pool pool{};
+};
+
+constexpr Shape kPaged{"paged", 4, 4, 16, 64, 0, false, 0};
+constexpr Shape kHeads{"heads outside", 3, 4, 16, 64, 0, true, 0};
+constexpr Shape kPadded{"padded rows", 2, 2, 16, 40, 16, false, 0};
+constexpr Shape kOpaque{"opaque", 1, 0, 0, 0, 0, false, 96 * 1024};
+
+void round_trips() {
+  cudaStream_t stream = make_stream();
+  for (const Shape& shape : {kPaged, kHeads, kPadded, kOpaque}) {
+    for (const bool nvme : {false, true}) {
+      for (const std::uint32_t flags : {0, static_cast<int>(LEHR_LOAD_LAYERED)}) {
+        const std::uint32_t count = nvme ? 40 : 12;
+        World w(shape, 2 * count, nvme ? 6 : 16, nvme ? 64 : 0);
+        std::vector<unsigned char> expected = w.fetch();
+        for (std::uint32_t b = 0; b < count; ++b) w.put(expected, b, b);
+        w.send(expected);
+        for (std::uint32_t b = 0; b < count; b += 4) w.store(b, 4, b, stream);
+        check(w.fetch() == expected, std::string(shape.name) + ": a store leaves blocks alone");
+        // The first half of the pool is forgotten; blocks come back into the second.
+        std::vector<unsigned char> after(w.bytes, 0x11);
+        w.send(after);
+        for (std::uint32_t b = 0; b < count; ++b) w.put(after, count + b, b);
+        const lehr_job_report report = w.run(w.prepare(true, 0, count, count, flags), stream);
+        check(report.status == LEHR_OK && report.succeeded == count, "a load went well");
+        check(w.fetch() == after, std::string(shape.name) + (nvme ? " from NVMe" : " from host") +
+                                      ": the same bytes, and nothing else");
+      }
+    }
+  }
+  must(cudaStreamDestroy(stream), "stream");
+}
+
+void store_order() {
+  for (const bool ordered : {true, false}) {  // the control: without the order old bytes are stored
+    for (const bool by_event : {false, true}) {
+      World w(kPaged, 4, 4, 0, ordered ? "" : "off=order");
+      w.fill(0, 1);
+      std::vector<unsigned char> image = w.fetch();
+      w.put(image, 0, 2);
+      unsigned char* fresh = nullptr;  // pinned: a copy of anything else may wait for the latch
+      must(cudaHostAlloc(reinterpret_cast<void**>(&fresh), w.bytes, 0), "pinned");
+      std::memcpy(fresh, image.data(), w.bytes);
+      cudaStream_t writer = make_stream(), next = make_stream();
+      cudaEvent_t written = nullptr;
+      must(cudaEventCreateWithFlags(&written, cudaEventDisableTiming), "event");
+      Latch latch(writer);
+      must(cudaMemcpyAsync(w.memory, fresh, w.bytes, cudaMemcpyHostToDevice, writer), "write");
+      must(cudaEventRecord(written, writer), "record");
+      lehr_job job = w.prepare(false, 7, 1, 0);
+      if (by_event) {
+        auto after = sized<lehr_order>();
+        after.flags = LEHR_ORDER_EVENTS_ONLY;
+        void* events[] = {written};
+        after.events = events;
+        after.event_count = 1;
+        ok(lehr_jobs_submit_after(w.runtime, &job, 1, &after, nullptr), "submit after");
+      } else {
+        ok(lehr_jobs_submit(w.runtime, &job, 1, writer, nullptr), "submit");
+      }
+      void* event = nullptr;
+      ok(lehr_job_event(w.runtime, job, &event), "event");
+      if (ordered) {
+        check(lehr_job_wait(w.runtime, job, 20'000'000) == LEHR_PENDING, "it waits for its writer");
+        check(cudaEventQuery(static_cast<cudaEvent_t>(event)) == cudaErrorNotReady, "so its event");
+        (void)cudaGetLastError();
+      } else {
+        must(cudaEventSynchronize(static_cast<cudaEvent_t>(event)), "event");
+      }
+      // The block's next writer is enqueued behind the store.
+      must(cudaStreamWaitEvent(next, static_cast<cudaEvent_t>(event), 0), "wait");
+      must(cudaMemsetAsync(w.memory, 0x33, w.bytes, next), "overwrite");
+      latch.lift();
+      check(w.finish(job).status == LEHR_OK, "the store went well");
+      must(cudaDeviceSynchronize(), "all");
+      check(w.run(w.prepare(true, 7, 1, 1), next).status == LEHR_OK, "the load went well");
+      check(w.holds(w.fetch(), 1, ordered ? 2 : 1),
+            ordered ? "what was stored is what the writer wrote" : "the control stores old bytes");
+      must(cudaFreeHost(fresh), "pinned");
+    }
+  }
+}
+
+void load_order() {
+  for (const bool ordered : {true, false}) {  // the control: the reader finds it overwritten
+    World w(kPaged, 4, 4, 0, ordered ? "" : "off=order");
+    cudaStream_t reader = make_stream();
+    w.fill(0, 1);
+    w.store(1, 1, 0, reader);
+    w.fill(3, 9);
+    unsigned char* seen = nullptr;
+    must(cudaMalloc(reinterpret_cast<void**>(&seen), w.bytes), "copy");
+    Latch latch(reader);
+    must(cudaMemcpyAsync(seen, w.memory, w.bytes, cudaMemcpyDeviceToDevice, reader), "read");
+    lehr_job job = w.prepare(true, 1, 1, 3);
+    ok(lehr_jobs_submit(w.runtime, &job, 1, reader, nullptr), "submit");
+    if (ordered) {
+      check(lehr_job_wait(w.runtime, job, 20'000'000) == LEHR_PENDING, "it waits for the reader");
+    } else {
+      ok(lehr_job_wait(w.runtime, job, kPatience), "wait");
+    }
+    latch.lift();
+    check(w.finish(job).status == LEHR_OK, "the load went well");
+    must(cudaStreamSynchronize(reader), "reader");
+    std::vector<unsigned char> found(w.bytes);
+    must(cudaMemcpy(found.data(), seen, w.bytes, cudaMemcpyDeviceToHost), "fetch");
+    check(w.holds(found, 3, 9) == ordered,
+          ordered ? "the reader saw what was there" : "the control's reader did not");
+    check(w.holds(w.fetch(), 3, 1), "then the block was loaded");
+    must(cudaFree(seen), "copy");
+  }
+}
+
+void layers() {
+  // Slow files: the host has long enqueued its waits when bytes arrive.
+  const std::uint32_t count = 24;
+  World w(kPaged, 2 * count, 4, 64, "read#1/1=slow:3000");
+  cudaStream_t stream = make_stream(), user = make_stream();
+  std::vector<unsigned char> all = w.fetch();
+  for (std::uint32_t b = 0; b < count; ++b) w.put(all, b, b);
+  w.send(all);
+  for (std::uint32_t b = 0; b < count; b += 4) w.store(b, 4, b, stream);
+  lehr_job job = w.prepare(true, 0, count, count, LEHR_LOAD_LAYERED);
+  const std::uint64_t layer_bytes = w.layout.layer_stride;
+  std::vector<unsigned char*> copies(kPaged.layers);
+  for (unsigned char*& copy : copies)
+    must(cudaMalloc(reinterpret_cast<void**>(&copy), layer_bytes), "copy");
+  ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
+  for (std::uint32_t l = 0; l < kPaged.layers; ++l) {
+    ok(lehr_job_wait_layer(w.runtime, job, l, user), "wait layer");
+    must(cudaMemcpyAsync(copies[l], w.memory + l * layer_bytes, layer_bytes,
+                         cudaMemcpyDeviceToDevice, user),
+         "use");
+  }
+  check(cudaStreamQuery(user) == cudaErrorNotReady, "no host block: the bytes have yet to come");
+  (void)cudaGetLastError();
+  must(cudaStreamSynchronize(user), "user");
+  for (std::uint32_t l = 0; l < kPaged.layers; ++l) {
+    must(cudaMemcpy(all.data() + l * layer_bytes, copies[l], layer_bytes, cudaMemcpyDeviceToHost),
+         "fetch");
+    must(cudaFree(copies[l]), "copy");
+  }
+  for (std::uint32_t b = 0; b < count; ++b)
+    check(w.holds(all, count + b, b), "each layer was there when its turn came");
+  check(lehr_job_wait_layer(w.runtime, job, kPaged.layers, user) < 0, "no such layer");
+  check(w.finish(job).status == LEHR_OK, "the load went well");
+}
+
+void event_fd() {
+  World w(kPaged, 4, 4, 0);
+  cudaStream_t stream = make_stream();
+  std::int32_t fd = -1;
+  ok(lehr_jobs_event_fd(w.runtime, &fd), "fd");
+  Latch latch(stream);
+  lehr_job job = w.prepare(false, 1, 1, 0);
+  ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
+  pollfd entry{fd, POLLIN, 0};
+  check(::poll(&entry, 1, 10) == 0, "not readable before");
+  latch.lift();
+  check(::poll(&entry, 1, 10000) == 1, "readable at its end");
+  auto report = sized<lehr_job_report>();
+  std::size_t taken = 0;
+  ok(lehr_jobs_poll(w.runtime, &report, 1, &taken), "poll");
+  check(taken == 1 && report.job.id == job.id && report.status == LEHR_OK, "its report");
+}
+
+void cancel_and_close() {
+  World w(kPaged, 8, 4, 0);
+  cudaStream_t stream = make_stream();
+  w.fill(0, 1);
+  w.store(1, 1, 0, stream);
+  w.fill(2, 9);
+  // A file is slow elsewhere; here the service may have taken the load up before it is cancelled.
+  Latch latch(stream);
+  lehr_job load = w.prepare(true, 1, 1, 2), stored = w.prepare(false, 5, 1, 3);
+  ok(lehr_jobs_submit(w.runtime, &load, 1, stream, nullptr), "submit");
+  ok(lehr_jobs_submit(w.runtime, &stored, 1, stream, nullptr), "submit");
+  const lehr_status said = lehr_jobs_cancel(w.runtime, &load, 1, nullptr);
+  check(said == LEHR_OK || LEHR_STATUS_REASON(said) == LEHR_REASON_PENDING, "cancelled, or moving");
+  check(LEHR_STATUS_REASON(lehr_jobs_cancel(w.runtime, &stored, 1, nullptr)) == LEHR_REASON_PENDING,
+        "a store that was submitted has started");
+  check(LEHR_STATUS_REASON(lehr_pool_unregister(w.runtime, w.pool)) == LEHR_REASON_LEASED,
+        "the pool is in use");
+  latch.lift();
+  w.finish(load);
+  w.finish(stored);
+  check(w.holds(w.fetch(), 2, said == LEHR_OK ? 9 : 1), "a cancelled load leaves its block");
+  ok(lehr_pool_unregister(w.runtime, w.pool), "unregister");
+  ok(w.register_pool(w.memory, w.bytes, 8, LEHR_MEMORY_DEVICE, w.pool), "register");
+  // Closed with work under way: bytes that move arrive, nothing else happens.
+  cudaStream_t other = make_stream();
+  lehr_job last = w.prepare(true, 1, 1, 4);
+  ok(lehr_jobs_submit(w.runtime, &last, 1, other, nullptr), "submit");
+  ok(lehr_close(w.runtime), "close");
+  w.runtime = {};
+  must(cudaDeviceSynchronize(), "all");
+}
+
+/// A fault on the way leaves the block as it was, and the others arrive.
+void faults() {
+  World w(kPaged, 32, 4, 32, "read#1=eio; read#3=bitflip");
+  cudaStream_t stream = make_stream();
+  std::vector<unsigned char> all = w.fetch();
+  for (std::uint32_t b = 0; b < 8; ++b) w.put(all, b, b);
+  w.send(all);
+  for (std::uint32_t b = 0; b < 8; b += 2) w.store(b, 2, b, stream);
+  for (std::uint32_t b = 16; b < 24; ++b) w.fill(b, 99);
+  lehr_job job = w.prepare(true, 0, 8, 16);
+  ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
+  ok(lehr_job_wait(w.runtime, job, kPatience), "wait");
+  lehr_item_state states[8];
+  states[0] = sized<lehr_item_state>();
+  std::size_t count = 0;
+  ok(lehr_job_items(w.runtime, job, states, 8, &count), "items");
+  all = w.fetch();
+  int failed = 0;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    failed += states[i].state == LEHR_ITEM_FAILED ? 1 : 0;
+    check(w.holds(all, 16 + i, states[i].state == LEHR_ITEM_DONE ? i : 99), "as its state says");
+  }
+  check(failed == 2, std::to_string(failed) + " failed, expected an I/O error and a checksum");
+  w.finish(job);
+}
+
+void refusals() {
+  World w(kPaged, 4, 4, 0);
+  lehr_pool pool{};
+  const auto refused = [&](void* base, std::uint64_t size, int kind, const char* says) {
+    const lehr_status status = w.register_pool(base, size, 4, kind, pool);
+    check(LEHR_STATUS_CLASS(status) == LEHR_CLASS_INVALID &&
+              last_error().find(says) != std::string::npos,
+          std::string("expected \"") + says + "\": " + last_error());
+  };
+  std::vector<unsigned char> host(w.bytes);
+  refused(host.data(), w.bytes, LEHR_MEMORY_DEVICE, "of no device");
+  refused(w.memory, w.bytes, LEHR_MEMORY_HOST, "memory of the host was named");
+  refused(w.memory, w.bytes + (64ULL << 20), LEHR_MEMORY_DEVICE, "");
+  refused(w.memory + 8, w.bytes, LEHR_MEMORY_DEVICE, "multiple of 16");
+  refused(w.memory, w.layout.block_stride, LEHR_MEMORY_DEVICE, "do not fit");
+  void* other = nullptr;
+  must(cudaHostAlloc(&other, w.bytes, cudaHostAllocMapped), "pinned");
+  refused(other, w.bytes, LEHR_MEMORY_DEVICE, "of the host");
+  must(cudaFreeHost(other), "pinned");
+  int devices = 0;
+  must(cudaGetDeviceCount(&devices), "devices");
+  cudaStream_t stream = make_stream();
+  lehr_job job = w.prepare(false, 1, 1, 0);
+  if (devices > 1) {
+    must(cudaSetDevice(1), "device 1");
+    must(cudaMalloc(&other, w.bytes), "memory of device 1");
+    cudaStream_t far = make_stream();
+    must(cudaSetDevice(0), "device 0");
+    refused(other, w.bytes, LEHR_MEMORY_DEVICE, "of device 1");
+    check(
+        LEHR_STATUS_CLASS(lehr_jobs_submit(w.runtime, &job, 1, far, nullptr)) == LEHR_CLASS_INVALID,
+        "a stream of another device");
+  } else {
+    std::printf("  one device: memory and streams of another were not tried\n");
+  }
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  check(LEHR_STATUS_CLASS(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr)) ==
+            LEHR_CLASS_UNSUPPORTED,
+        "a stream that is being captured");
+  cudaGraph_t graph = nullptr;
+  must(cudaStreamEndCapture(stream, &graph), "capture goes on");
+  must(cudaGraphDestroy(graph), "graph");
+  check(w.run(job, stream).status == LEHR_OK, "the job was left as it was");
+  // More than the device takes at once is refused, and goes through later.
+  const Shape small{"small", 1, 0, 0, 0, 0, false, 4096};
+  World many(small, 300, 300, 0);
+  Latch latch(stream);
+  std::vector<lehr_job> jobs;
+  lehr_status status = LEHR_OK;
+  while (status == LEHR_OK && jobs.size() < 300) {
+    const auto i = static_cast<std::uint32_t>(jobs.size());
+    jobs.push_back(many.prepare(false, i, 1, i));
+    status = lehr_jobs_submit(many.runtime, &jobs.back(), 1, stream, nullptr);
+  }
+  check(LEHR_STATUS_REASON(status) == LEHR_REASON_OVER_BUDGET, "too much is refused");
+  latch.lift();
+  const lehr_job late = jobs.back();
+  jobs.pop_back();
+  for (const lehr_job j : jobs) check(many.finish(j).status == LEHR_OK, "what was taken goes well");
+  check(many.run(late, stream).status == LEHR_OK, "and what was refused, later");
+}
+
+/// Memory that is mapped piece by piece, as growing pools are.
+void mapped_memory() {
+  using Granularity =
+      CUresult (*)(size_t*, const CUmemAllocationProp*, CUmemAllocationGranularity_flags);
+  using Reserve = CUresult (*)(CUdeviceptr*, size_t, size_t, CUdeviceptr, unsigned long long);
+  using Create = CUresult (*)(CUmemGenericAllocationHandle*, size_t, const CUmemAllocationProp*,
+                              unsigned long long);
+  using Map =
+      CUresult (*)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long);
+  using Access = CUresult (*)(CUdeviceptr, size_t, const CUmemAccessDesc*, size_t);
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::size_t unit = 0;
+  driver<Granularity>("cuMemGetAllocationGranularity", 10020)(&unit, &prop,
+                                                              CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+  CUdeviceptr base = 0;
+  check(driver<Reserve>("cuMemAddressReserve", 10020)(&base, 4 * unit, unit, 0, 0) == CUDA_SUCCESS,
+        "addresses");
+  const auto map = [&](std::size_t i) {
+    CUmemGenericAllocationHandle piece = 0;
+    CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    return driver<Create>("cuMemCreate", 10020)(&piece, unit, &prop, 0) == CUDA_SUCCESS &&
+           driver<Map>("cuMemMap", 10020)(base + i * unit, unit, 0, piece, 0) == CUDA_SUCCESS &&
+           driver<Access>("cuMemSetAccess", 10020)(base + i * unit, unit, &access, 1) ==
+               CUDA_SUCCESS;
+  };
+  check(map(0) && map(1) && map(3), "pieces");  // not 2
+  constexpr std::uint64_t kBlock = 64 * 1024;
+  const Shape shape{"mapped", 1, 0, 0, 0, 0, false, kBlock};
+  World w(shape, 4, 8, 0);
+  auto* const memory = reinterpret_cast<unsigned char*>(base);
+  lehr_pool pool{};
+  const auto blocks = static_cast<std::uint32_t>(2 * unit / kBlock);
+  check(w.register_pool(memory, 4 * unit, 2 * blocks, LEHR_MEMORY_DEVICE, pool) < 0,
+        "a hole in the range is refused");
+  check(w.register_pool(memory, 3 * unit, blocks, LEHR_MEMORY_DEVICE, pool) < 0,
+        "and one at its end");
+  ok(w.register_pool(memory, 2 * unit, blocks, LEHR_MEMORY_DEVICE, pool), "two pieces in a row");
+  cudaStream_t stream = make_stream();
+  std::vector<unsigned char> data(kBlock), back(kBlock);
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = World::value(4, 0, i);
+  must(cudaMemcpy(memory + unit, data.data(), kBlock, cudaMemcpyHostToDevice), "send");
+  w.pool = pool;
+  const auto in_second = static_cast<std::uint32_t>(unit / kBlock);
+  w.store(1, 1, in_second, stream);
+  check(w.run(w.prepare(true, 1, 1, in_second - 1), stream).status == LEHR_OK, "load");
+  must(cudaMemcpy(back.data(), memory + unit - kBlock, kBlock, cudaMemcpyDeviceToHost), "fetch");
+  check(back == data, "the same bytes");
+}
+
+/// Bytes per second of stores and loads beside plain copies of the same bytes.
+void speed() {
+  const Shape shapes[] = {{"32 layers x 64 KiB", 32, 8, 16, 128, 0, false, 0},
+                          {"opaque 2 MiB", 1, 0, 0, 0, 0, false, 2 << 20},
+                          {"32 layers, padded rows", 32, 8, 16, 128, 16, false, 0}};
+  for (const Shape& shape : shapes) {
+    const std::uint32_t count = quick ? 16 : 128;
+    World w(shape, count, count, 0);
+    cudaStream_t stream = make_stream();
+    void* pinned = nullptr;
+    const std::uint64_t total = count * w.content;
+    must(cudaHostAlloc(&pinned, total, 0), "pinned");
+    double best[6] = {};
+    cudaEvent_t start = nullptr, end = nullptr;
+    must(cudaEventCreate(&start), "event");
+    must(cudaEventCreate(&end), "event");
+    unsigned char* flat = nullptr;
+    must(cudaMalloc(reinterpret_cast<void**>(&flat), total), "flat");
+    const auto plain = [&](bool in) {
+      must(cudaEventRecord(start, stream), "record");
+      must(in ? cudaMemcpyAsync(flat, pinned, total, cudaMemcpyHostToDevice, stream)
+              : cudaMemcpyAsync(pinned, flat, total, cudaMemcpyDeviceToHost, stream),
+           "copy");
+      must(cudaEventRecord(end, stream), "record");
+      must(cudaEventSynchronize(end), "copy");
+      float ms = 0;
+      must(cudaEventElapsedTime(&ms, start, end), "time");
+      return static_cast<double>(total) / ms / 1e6;
+    };
+    /// On the device, from the stream to the job's event; and in all, until the host knows.
+    const auto job_time = [&](lehr_job job, double& device, double& host, double& enqueue) {
+      must(cudaStreamSynchronize(stream), "idle");
+      const double t0 = now();
+      must(cudaEventRecord(start, stream), "record");
+      ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
+      enqueue = now() - t0;
+      ok(lehr_job_wait_layer(w.runtime, job, 0, stream), "wait");
+      must(cudaEventRecord(end, stream), "record");
+      check(w.finish(job).status == LEHR_OK, "went well");
+      host = static_cast<double>(total) / (now() - t0) / 1e9;
+      must(cudaEventSynchronize(end), "end");
+      float ms = 0;
+      must(cudaEventElapsedTime(&ms, start, end), "time");
+      device = static_cast<double>(total) / ms / 1e6;
+    };
+    double enqueue[3] = {1, 1, 1}, layered = 0;
+    for (int round = 0; round < (quick ? 1 : 4); ++round) {
+      best[0] = std::max(best[0], plain(false));
+      best[1] = std::max(best[1], plain(true));
+      double device = 0, host = 0, took = 0;
+      const auto keep = [&](int at, double& enqueued) {
+        best[at] = std::max(best[at], device);
+        best[at + 1] = std::max(best[at + 1], host);
+        enqueued = std::min(enqueued, took);
+      };
+      const std::uint32_t first = static_cast<std::uint32_t>(round) * count;
+      job_time(w.prepare(false, first, count, 0), device, host, took);
+      keep(2, enqueue[0]);
+      job_time(w.prepare(true, first, count, 0), device, host, took);
+      keep(4, enqueue[1]);
+      if (shape.layers > 1) {
+        double ignored = 0;
+        job_time(w.prepare(true, first, count, 0, LEHR_LOAD_LAYERED), ignored, layered, took);
+        enqueue[2] = std::min(enqueue[2], took);
+      }
+    }
+    std::printf(
+        "  %-24s %5.0f MB: copy out %.1f in %.1f GB/s; store %.1f (to the host's knowledge %.1f), "
+        "load %.1f (%.1f)%s; submit %.0f / %.0f / %.0f us (store, load, layered)\n",
+        shape.name, static_cast<double>(total) / 1e6, best[0], best[1], best[2], best[3], best[4],
+        best[5],
+        layered > 0
+            ? std::string(", layered (").append(std::to_string(layered), 0, 4).append(")").c_str()
+            : "",
+        enqueue[0] * 1e6, enqueue[1] * 1e6, shape.layers > 1 ? enqueue[2] * 1e6 : 0.0);
+    must(cudaFreeHost(pinned), "pinned");
+    must(cudaFree(flat), "flat");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    std::printf("no CUDA device: skipped\n");
+    return 77;
+  }
+  std::vector<std::string_view> words;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--quick") {
+      quick = true;
+    } else {
+      words.push_back(word);
+    }
+  }
+  const std::pair<const char*, void (*)()> cases[] = {{"round trips", round_trips},
+                                                      {"store order", store_order},
+                                                      {"load order", load_order},
+                                                      {"layers", layers},
+                                                      {"event fd", event_fd},
+                                                      {"cancel and close", cancel_and_close},
+                                                      {"faults", faults},
+                                                      {"refusals", refusals},
+                                                      {"mapped memory", mapped_memory},
+                                                      {"speed", speed}};
+  for (const auto& [name, run] : cases) {
+    bool wanted = words.empty();
+    for (const std::string_view word : words)
+      wanted = wanted || std::string_view(name).find(word) != std::string_view::npos;
+    if (!wanted) continue;
+    const int before = failures;
+    current = name;
+    const double start = now();
+    run();
+    must(cudaDeviceSynchronize(), name);
+    std::printf("%-18s %s (%.1f s)\n", name, failures == before ? "ok" : "FAILED", now() - start);
+  }
+  std::printf("%d failures\n", failures);
+  return failures == 0 ? 0 : 1;
+}
