@@ -70,6 +70,7 @@ Result<Part> ServingGroup::make_part(std::size_t device, std::uint32_t units) co
 // ---------------------------------------------------------------------- sequences
 
 Result<SequenceId> ServingGroup::create_sequence(std::uint64_t expected) {
+  if (in_step()) return invalid("a sequence cannot be created inside a step");
   Member member;
   member.expected = expected;
   if (by(Split::kTokens)) {

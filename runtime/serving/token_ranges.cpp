@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "runtime/contents/step_layers.hpp"
 #include "runtime/serving/merge.hpp"
 #include "runtime/serving/serving_group.hpp"
 #include "runtime/serving/tensors.hpp"
@@ -57,17 +58,20 @@ Status ServingGroup::attend_ranges(std::uint32_t layer, const AttendCall& call) 
     return unsupported("shares of mass are not told where tokens lie on several devices");
   const KvGeometry& g = options_.geometry;
   const std::uint32_t most = batch_.empty() ? 0 : *std::max_element(batch_.begin(), batch_.end());
+  LEHR_TRY(contents::check_tensor(call.q, "q", batch_.size(), g.q_heads, most, g.head_dim,
+                                  options_.element));
   LEHR_TRY(contents::check_tensor(call.out, "out", batch_.size(), g.q_heads, most, g.head_dim,
-                                  call.q.element));
-  const auto rows = static_cast<std::size_t>(call.q.shape[2]);
+                                  options_.element));
+  const std::size_t rows = most;
   std::vector<std::vector<std::byte>> memory(parts_.size());
   std::vector<std::vector<SoftmaxPair>> totals(parts_.size());
   std::vector<Tensor> outs;
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     AttendCall part = call;
+    part.q.shape[2] = most;
     // Of the caller's element, like any output: a range that is alone is what it would be alone.
     part.out = dense(memory[p], call.q.element, static_cast<std::int64_t>(batch_.size()), g.q_heads,
-                     call.q.shape[2], g.head_dim);
+                     most, g.head_dim);
     totals[p].resize(batch_.size() * g.q_heads * rows);
     part.totals = totals[p].data();
     LEHR_TRY(parts_[p].contents->attend(layer, part));
@@ -94,6 +98,7 @@ Status ServingGroup::attend_ranges(std::uint32_t layer, const AttendCall& call) 
 
 Status ServingGroup::gather_ranges(std::uint32_t layer, std::span<const SequenceId> ids,
                                    const Tensor& k, const Tensor& v) {
+  LEHR_TRY(contents::check_kv(options_.geometry, options_.element, ids.size(), 0, k, v));
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto known = members_.find(ids[i]);
     if (known == members_.end()) return invalid(fmt::format("no sequence {} in the group", ids[i]));

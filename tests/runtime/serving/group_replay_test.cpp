@@ -167,6 +167,21 @@ TEST_CASE("an even group stays as it was dealt") {
   CHECK(world.replayed(o).whole.step_seconds == group.whole.step_seconds);
 }
 
+TEST_CASE("layers do not move where the sum of all devices would become longer") {
+  const World world;
+  // The first device has most layers, all in HBM, and takes longest; the second reads over the
+  // link.
+  GroupReplayOptions o = world.group(Split::kLayers, {1.0, 0.004});
+  o.weights = {28, 1};
+  o.rebalance_every = 8;
+  o.rule = {1, 0.0};
+  const GroupOutcome group = world.replayed(o);
+  const runtime::StepReport &first = group.devices[0].all, &second = group.devices[1].all;
+  CHECK(first.total > second.total);
+  CHECK(first.total / 28 < second.total / 2);
+  CHECK(group.migrations.empty());
+}
+
 TEST_CASE("units that find no room stay, and it is said why") {
   const World world;
   // The second device is fast, but its host memory holds no more than what it has.
