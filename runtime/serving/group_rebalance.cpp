@@ -17,6 +17,13 @@ Seconds slowest(std::span<const placement::DeviceLoad> loads,
   return most;
 }
 
+Seconds sum_of(std::span<const placement::DeviceLoad> loads, std::span<const std::uint32_t> units) {
+  Seconds sum = 0;
+  for (std::size_t d = 0; d < loads.size(); ++d)
+    sum += placement::predicted_step(loads[d], units[d]);
+  return sum;
+}
+
 }  // namespace
 
 std::vector<placement::DeviceLoad> GroupTarget::take_loads() {
@@ -65,6 +72,8 @@ Status GroupTarget::rebalance() {
   const std::vector<placement::DeviceLoad> loads = take_loads();
   const std::vector<std::uint32_t> units = placement::rebalanced(loads, options_.rule);
   if (units == units_) return {};
+  // A step by layers is the sum of its devices: a shorter slowest one must not lengthen it.
+  if (by(Split::kLayers) && sum_of(loads, units) >= sum_of(loads, units_)) return {};
   Migration migration;
   migration.step = steps_;
   migration.before = units_;
