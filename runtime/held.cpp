@@ -12,6 +12,15 @@
 
 namespace lehr::runtime {
 
+namespace {
+
+/// Whether a sequence still writes into its block.
+bool is_tail(const Sequence& s, PageId block, std::uint32_t page_tokens) {
+  return s.tokens % page_tokens != 0 && block == s.blocks.back();
+}
+
+}  // namespace
+
 Status Runtime::set_held(std::vector<std::uint32_t> groups) {
   const KvGeometry& g = options_.geometry;
   const bool some = !groups.empty();
@@ -42,6 +51,10 @@ Status Runtime::check_hold(std::span<const std::uint32_t> groups) const {
   if (groups.empty()) return invalid("KV groups to hold: none", Reason::kOutOfRange);
   if (groups.size() != all && machine_->traits().attends)
     return unsupported("this machine attends to all KV groups of its geometry");
+  for (const auto& s : sequences_) {
+    if (s && s->suspended)
+      return invalid(fmt::format("sequence {} is suspended: its groups stay", s->number));
+  }
   return {};
 }
 
@@ -68,7 +81,7 @@ std::vector<std::pair<PageId, const Sequence*>> Runtime::live_blocks() const {
 std::uint64_t Runtime::let_go(std::span<const std::uint32_t> leaving) {
   std::vector<PageId> gone, known;
   for (const auto& [base, s] : live_blocks()) {
-    const bool tail = s->tokens % options_.geometry.page_tokens != 0 && base == s->blocks.back();
+    const bool tail = is_tail(*s, base, options_.geometry.page_tokens);
     for (const std::uint32_t group : leaving) {
       gone.push_back(base + group * PageTable::kRun);
       if (!tail) known.push_back(gone.back());
@@ -85,10 +98,6 @@ Result<HeldChange> Runtime::hold(std::vector<std::uint32_t> groups, const Wanted
   LEHR_TRY(check_hold(groups));
   if (options_.precision)
     return unsupported("KV groups with pages of a lower precision stay where they are");
-  for (const auto& s : sequences_) {
-    if (s && s->suspended)
-      return invalid(fmt::format("sequence {} is suspended: its groups stay", s->number));
-  }
   std::vector<std::uint32_t> leaving, coming;
   std::set_difference(held_.begin(), held_.end(), groups.begin(), groups.end(),
                       std::back_inserter(leaving));
@@ -97,10 +106,11 @@ Result<HeldChange> Runtime::hold(std::vector<std::uint32_t> groups, const Wanted
   const std::uint32_t page_tokens = options_.geometry.page_tokens;
   const auto blocks = live_blocks();
   // What comes must find room without what leaves: then nothing was changed.
-  std::uint64_t full = 0;
-  for (const auto& [base, s] : blocks) {
-    full += s->tokens % page_tokens != 0 && base == s->blocks.back() ? 0 : coming.size();
-  }
+  const std::uint64_t full =
+      coming.size() * static_cast<std::uint64_t>(
+                          std::count_if(blocks.begin(), blocks.end(), [&](const auto& block) {
+                            return !is_tail(*block.second, block.first, page_tokens);
+                          }));
   if (full > room_below_hbm()) {
     return refused(Reason::kNoSpace, fmt::format("{} pages that come for {} free pages below HBM",
                                                  full, room_below_hbm()));
@@ -116,7 +126,7 @@ Result<HeldChange> Runtime::hold(std::vector<std::uint32_t> groups, const Wanted
   for (auto at = blocks.rbegin(); at != blocks.rend(); ++at) {  // the latest find room first
     const auto& [base, s] = *at;
     const std::size_t index = table_.position[base];
-    const bool tail = s->tokens % page_tokens != 0 && base == s->blocks.back();
+    const bool tail = is_tail(*s, base, page_tokens);
     for (const std::uint32_t group : coming) {
       const PageId page = base + group * PageTable::kRun;
       ++change.came;
