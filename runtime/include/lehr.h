@@ -729,9 +729,9 @@ LEHR_API lehr_status lehr_group_describe(lehr_group group, lehr_group_info* out)
 typedef struct lehr_group_device_info {
   uint32_t struct_size;
   int32_t gpu;         /* -1 where the device is none */
-  uint32_t first_unit; /* of the heads or layers that it holds; by tokens, of 1000 shares */
-  uint32_t units;
-  uint64_t hbm_pages; /* capacity */
+  uint32_t first_unit; /* of the heads or layers that it holds; by tokens, of all shares */
+  uint32_t units;      /* by tokens: its share of every sequence */
+  uint64_t hbm_pages;  /* capacity */
   uint64_t hbm_used_pages;
   uint64_t pages; /* that its sequences have */
 } lehr_group_device_info;
