@@ -13,11 +13,21 @@ bool usable(const DeviceLoad& load) {
          load.hit_rate <= 1 && load.hbm > 0 && load.link > 0;
 }
 
+/// Units that HBM would serve.
+double served(const DeviceLoad& load, double units) {
+  if (!(load.share > 0)) return std::min(units, load.hit_rate * load.units);
+  const double share = load.share * load.units / units;
+  if (share >= 1) return units;
+  const bool shown = load.share < 1 && load.hit_rate > 0;
+  const double a =
+      shown ? std::clamp(std::log(load.hit_rate) / std::log(load.share), 0.0, 1.0) : 1.0;
+  return units * std::pow(share, a);
+}
+
 /// Time of a unit's bytes over those of a byte: only ratios of it count.
 double raw(const DeviceLoad& load, double units) {
-  const double more = std::max(0.0, units - static_cast<double>(load.units));
-  const double served = load.hit_rate * load.units + std::min(more, std::max(0.0, load.room));
-  return std::min(units, served) / load.hbm + std::max(0.0, units - served) / load.link;
+  const double hits = served(load, units);
+  return hits / load.hbm + (units - hits) / load.link;
 }
 
 }  // namespace

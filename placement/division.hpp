@@ -23,11 +23,13 @@ struct DeviceLoad {
   double hit_rate = 1;  ///< of its reads, by bytes: in HBM
   double hbm = 0;       ///< bytes/s at which it reads HBM,
   double link = 0;      ///< and what does not lie there
-  double room = 0;      ///< units more that its free HBM would hold whole
+  double share = 0;     ///< of its units' bytes that its HBM could hold, may be over 1; 0: unknown
 };
 
-/// Its part of a step if it had `units` instead. What its HBM serves now it would go on serving as
-/// far as there is as much, and units more as far as there is room; the rest comes over the link.
+/// Its part of a step if it had `units` instead. Where its share is unknown, what its HBM serves
+/// now it would go on serving as far as there is as much, and the rest comes over the link. Else
+/// hits follow share^a through the point that it showed, with 0 <= a <= 1: the first pages of an
+/// HBM are hit most. (a = 1, the least, where all of its units fit now: nothing is known of fewer.)
 /// Rises with `units`, ever faster.
 Seconds predicted_step(const DeviceLoad& load, std::uint32_t units);
 

@@ -39,10 +39,10 @@ std::vector<placement::DeviceLoad> GroupTarget::take_loads() {
       load.hit_rate =
           static_cast<double>(device.seen.hits) / static_cast<double>(device.seen.reads);
     }
-    const auto& hbm = device.runtime->table().slots(kHbm);
-    const double unit_pages = static_cast<double>(device.runtime->table().live_pages()) /
-                              (by(Split::kLayers) ? geometry_.layers : geometry_.kv_heads);
-    if (unit_pages > 0) load.room = hbm.available() / unit_pages;
+    const runtime::PageTable& table = device.runtime->table();
+    const double pages = static_cast<double>(table.live_pages()) *
+                         static_cast<double>(device.runtime->groups().size()) / geometry_.groups();
+    if (pages > 0) load.share = table.slots(kHbm).capacity() / pages;
     load.hbm = platform.hbm.at(size, 1);
     // Pages cross in numbers: a link's rate is that of a step's misses together.
     const double misses = static_cast<double>(device.seen.misses) /

@@ -25,7 +25,7 @@ std::vector<placement::DeviceLoad> ServingGroup::take_loads() {
       load.step = (seen.measured > 0 ? seen.measured : seen.total) / static_cast<double>(steps_);
     if (seen.reads > 0)
       load.hit_rate = static_cast<double>(seen.hits) / static_cast<double>(seen.reads);
-    if (pages > 0) load.room = runtime.table().slots(kHbm).available() * (load.units / pages);
+    if (pages > 0) load.share = runtime.table().slots(kHbm).capacity() / pages;
     load.hbm = platform.hbm.at(size, 1);
     const LinkId link = platform.link(platform.home, kHbm);
     load.link = link == placement::kNoLink ? load.hbm : platform.links[link].curve.at(size, 1);

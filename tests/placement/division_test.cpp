@@ -86,15 +86,33 @@ TEST_CASE("a part's time follows what its HBM goes on serving") {
 TEST_CASE("units that find room in HBM are read there") {
   DeviceLoad load{4, 0.04, 1, 100, 10};
   CHECK(predicted_step(load, 6) == Approx(0.24));  // 0.01 each of four, 0.1 each of two
-  load.room = 1;
+  load.share = 1;
+  CHECK(predicted_step(load, 6) == Approx(0.24));
+  load.share = 1.25;  // HBM for five
   CHECK(predicted_step(load, 6) == Approx(0.15));
-  load.room = 2;
+  load.share = 1.5;
   CHECK(predicted_step(load, 6) == Approx(0.06));
   CHECK(predicted_step(load, 4) == Approx(0.04));
-  load.hit_rate = 0.5;  // room is for those that come: what misses now goes on missing
-  load.step = 0.22;
+}
+
+TEST_CASE("a device that hits much with little HBM goes on doing so") {
+  // A quarter of the bytes serves half of the reads: a sixteenth a quarter of them, all of them
+  // all.
+  const DeviceLoad load{4, 0.22, 0.5, 100, 10, 0.25};
   CHECK(predicted_step(load, 4) == Approx(0.22));
-  CHECK(predicted_step(load, 6) == Approx(0.24));
+  CHECK(predicted_step(load, 16) == Approx(16 * (0.25 * 0.01 + 0.75 * 0.1)));
+  CHECK(predicted_step(load, 1) == Approx(0.01));
+  // Less than its share, as no policy would: taken for reads at random. Nothing hit: so it stays.
+  const DeviceLoad poor{4, 0.22, 0.1, 100, 10, 0.25};
+  CHECK(predicted_step(poor, 8) > 2 * predicted_step(poor, 4));
+  const DeviceLoad none{4, 0.4, 0, 100, 10, 0.25};
+  CHECK(predicted_step(none, 8) >= 2 * predicted_step(none, 4));
+  // The slowest device of two gives up units that the other has room for, in its way of hitting.
+  const std::vector<DeviceLoad> loads{{4, 0.22, 0.5, 100, 10, 0.25}, {4, 0.05, 0.97, 100, 10, 0.4}};
+  CHECK(rebalanced(loads, {1, 0.05}) == Units{3, 5});
+  std::vector<DeviceLoad> unknown = loads;
+  for (DeviceLoad& device : unknown) device.share = 0;
+  CHECK(predicted_step(loads[1], 6) < predicted_step(unknown[1], 6) / 2);
 }
 
 TEST_CASE("a device that misses gives units to one that does not") {
