@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units that change device between steps of a replayed group.
 #include <algorithm>
-#include <map>
 
 #include "runtime/serving/group_target.hpp"
 
@@ -83,34 +82,41 @@ Status GroupTarget::rebalance() {
   return move_units(units, std::move(migration));
 }
 
-/// Every device lets go and takes what is its own now; pages that were in HBM go to HBM as far as
-/// there is room. On a refusal those that have changed go back.
-Status GroupTarget::move_units(const std::vector<std::uint32_t>& units, Migration migration) {
-  const std::vector<Range> ranges = ranges_of(units), before = ranges_of(units_);
-  // Where the pages of each group lie that will come, by the group's sequence: looked up before
-  // anybody lets go.
-  std::map<std::pair<std::uint32_t, SequenceId>, std::vector<bool>> in_hbm;
-  const auto owner = [&](std::uint32_t group, const std::vector<Range>& of) {
-    const std::uint32_t unit =
-        by(Split::kLayers) ? group / geometry_.kv_heads : group % geometry_.kv_heads;
-    return static_cast<std::size_t>(
-        std::find_if(of.begin(), of.end(), [&](Range r) { return unit < r.end(); }) - of.begin());
-  };
+/// Which device's range has a KV group.
+std::size_t GroupTarget::owner(std::uint32_t group, std::span<const Range> ranges) const {
+  const std::uint32_t unit =
+      by(Split::kLayers) ? group / geometry_.kv_heads : group % geometry_.kv_heads;
+  return static_cast<std::size_t>(
+      std::find_if(ranges.begin(), ranges.end(), [&](Range r) { return unit < r.end(); }) -
+      ranges.begin());
+}
+
+/// Which pages of the groups that change device are in HBM where they are.
+GroupTarget::InHbm GroupTarget::in_hbm(std::span<const Range> before,
+                                       std::span<const Range> after) const {
+  InHbm found;
   for (std::uint32_t group = 0; group < geometry_.groups(); ++group) {
-    const std::size_t from = owner(group, before), to = owner(group, ranges);
+    const std::size_t from = owner(group, before), to = owner(group, after);
     if (from == to) continue;
     const runtime::PageTable& table = devices_[from].runtime->table();
     for (const auto& member : members_) {
       if (!member) continue;
-      std::vector<bool> here;
+      std::vector<bool>& here = found[{group, *member->ids[to]}];
       for (const PageId base : devices_[from].runtime->blocks(*member->ids[from]))
         here.push_back(resident(table.residency[base + group * runtime::PageTable::kRun], kHbm));
-      in_hbm[{group, *member->ids[to]}] = std::move(here);
     }
   }
+  return found;
+}
+
+/// Every device lets go and takes what is its own now; pages that were in HBM go to HBM as far as
+/// there is room. On a refusal those that have changed go back.
+Status GroupTarget::move_units(const std::vector<std::uint32_t>& units, Migration migration) {
+  const std::vector<Range> ranges = ranges_of(units), before = ranges_of(units_);
+  const InHbm hot = in_hbm(before, ranges);  // looked up before anybody lets go
   const runtime::WantedInHbm wanted = [&](SequenceId id, std::uint32_t group, std::size_t block) {
-    const auto known = in_hbm.find({group, id});
-    return known != in_hbm.end() && block < known->second.size() && known->second[block];
+    const auto known = hot.find({group, id});
+    return known != hot.end() && block < known->second.size() && known->second[block];
   };
   for (std::size_t d = 0; d < devices_.size(); ++d) {
     if (ranges[d] == before[d]) continue;

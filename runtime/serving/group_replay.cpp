@@ -192,14 +192,11 @@ void GroupTarget::route(const GroupSelection& group, std::uint32_t layer) {
     return;
   }
   const std::vector<Range> ranges = ranges_of(units_);
-  const std::uint32_t unit = by(Split::kLayers) ? layer : group.kv_head;
-  const auto owner = static_cast<std::size_t>(
-      std::find_if(ranges.begin(), ranges.end(), [&](Range r) { return unit < r.end(); }) -
-      ranges.begin());
+  const std::size_t d = owner(layer * geometry_.kv_heads + group.kv_head, ranges);
   GroupSelection part = group;
-  part.sequence = *member.ids[owner];
-  if (options_.own_geometry && by(Split::kHeads)) part.kv_head -= ranges[owner].first;
-  devices_[owner].groups.push_back(part);
+  part.sequence = *member.ids[d];
+  if (options_.own_geometry && by(Split::kHeads)) part.kv_head -= ranges[d].first;
+  devices_[d].groups.push_back(part);
 }
 
 Status GroupTarget::run_layer(std::uint32_t layer, std::span<const GroupSelection> groups,

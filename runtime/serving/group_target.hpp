@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "runtime/replay/target.hpp"
 #include "runtime/serving/group_replay.hpp"
@@ -62,6 +64,10 @@ class GroupTarget final : public runtime::ReplayTarget {
   // Rebalancing (group_rebalance.cpp).
   std::vector<placement::DeviceLoad> take_loads();
   Status rebalance();
+  /// By KV group and sequence in the device that it goes to: of its token blocks.
+  using InHbm = std::map<std::pair<std::uint32_t, SequenceId>, std::vector<bool>>;
+  std::size_t owner(std::uint32_t group, std::span<const Range> ranges) const;
+  InHbm in_hbm(std::span<const Range> before, std::span<const Range> after) const;
   Status move_units(const std::vector<std::uint32_t>& units, Migration migration);
 
   KvGeometry geometry_;
