@@ -468,6 +468,23 @@ void list_reads(const PageTable& table, TierId home, std::span<const PageId> sel
   }
 }
 
+/// What a layer writes, for machines that are told of reads by the groups.
+void list_writes(const PageTable& table, TierId home, std::span<const PageId> install,
+                 std::span<const PageId> tails, std::span<const std::uint32_t> tail_tokens,
+                 std::vector<PageOp>& ops) {
+  for (std::size_t i = 0; i < tails.size(); ++i) {
+    const PageId page = tails[i];
+    const SlotId slot = table.slot[kHbm][page];
+    ops.push_back(
+        {PageOp::Kind::kFill, kHbm, kHbm, page, table.version[page], slot, slot, tail_tokens[i]});
+  }
+  for (const PageId page : install) {
+    if ((table.flags[page] & kInstalling) == 0) continue;
+    ops.push_back({PageOp::Kind::kFetch, home, kHbm, page, table.version[page],
+                   table.slot[home][page], table.slot[kHbm][page]});
+  }
+}
+
 }  // namespace
 
 Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> groups) {
@@ -527,7 +544,10 @@ Status Runtime::run_layer(std::uint32_t index, std::span<const GroupSelection> g
   if constexpr (LEHR_CHECKS >= 2) LEHR_TRY(placement::check_plan(view, layer.plan));
 
   apply(layer);
-  if (moves_bytes_) {
+  if (machine_->traits().attends) {
+    list_writes(table_, home_.home(), layer.plan.install, layer.tails, layer.tail_length,
+                layer.ops);
+  } else if (moves_bytes_) {
     list_reads(table_, home_.home(), layer.selected, layer.hit, layer.tails, layer.tail_length,
                layer.ops);
   }
@@ -548,8 +568,11 @@ void Runtime::list_groups(Layer& layer, std::span<const GroupSelection> groups) 
           {s.number, head, s.tokens, s.blocks, table_.group_offset(layer.index, head), {}});
     }
   }
+  std::size_t named_pages = 0;
+  for (const GroupSelection& g : groups) named_pages += g.pages.size();
   std::size_t at = 0;  // selections usually come in the batch's own order
-  for (const GroupSelection& g : groups) {
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const GroupSelection& g = groups[i];
     const auto named = [&](const GroupWork& w) {
       return w.sequence == g.sequence && w.kv_head == g.kv_head;
     };
@@ -557,14 +580,37 @@ void Runtime::list_groups(Layer& layer, std::span<const GroupSelection> groups) 
       at = static_cast<std::size_t>(std::find_if(layer.work.begin(), layer.work.end(), named) -
                                     layer.work.begin());
     }
-    layer.work[at++].pages = g.pages;
+    GroupWork& work = layer.work[at++];
+    work.pages = g.pages;
+    work.hits = hits_of(layer, layer.groups[i], g, named_pages);
   }
+}
+
+/// Where the pages of a group were found, tail left out. They are known in the order of the layer's
+/// own list, which names a page that several sequences read once: then it is asked for by page.
+std::span<const std::uint8_t> Runtime::hits_of(Layer& layer, const GroupView& view,
+                                               const GroupSelection& g, std::size_t named_pages) {
+  const auto tail =
+      static_cast<std::uint32_t>(view.blocks.size() - (growth_ == Growth::kNone ? 0 : 1));
+  const std::size_t full = g.pages.size() - (!g.pages.empty() && g.pages.back() == tail ? 1 : 0);
+  if (full == view.count) return std::span(layer.hit).subspan(view.first, view.count);
+  if (layer.shared_hits.empty()) {
+    layer.shared_hits.reserve(named_pages);  // spans of it stay
+    layer.page_hits.resize(table_.rows());
+    for (std::size_t i = 0; i < layer.selected.size(); ++i)
+      layer.page_hits[layer.selected[i]] = layer.hit[i];
+  }
+  const std::size_t first = layer.shared_hits.size();
+  for (std::size_t i = 0; i < full; ++i)
+    layer.shared_hits.push_back(layer.page_hits[view.page(g.pages[i])]);
+  return std::span(layer.shared_hits).subspan(first);
 }
 
 Status Runtime::run_machine(Layer& layer, std::span<const GroupSelection> groups) {
   if (!machine_->traits().attends) return machine_->run_layer(step_, layer.index, layer.ops);
   list_groups(layer, groups);
-  return machine_->run({step_, layer.index, layer.ops, layer.work, &layer.load, &layer.time});
+  return machine_->run({step_, layer.index, layer.ops, layer.work, &layer.load, &layer.time,
+                        static_cast<std::uint32_t>(layer.missed.size())});
 }
 
 }  // namespace lehr::runtime

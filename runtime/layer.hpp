@@ -32,7 +32,9 @@ struct Runtime::Layer {
   placement::LayerTime time;
   LayerPlan plan;
   std::vector<PageOp> ops;
-  std::vector<GroupWork> work;  ///< for machines that attend
+  std::vector<GroupWork> work;            ///< for machines that attend
+  std::vector<std::uint8_t> shared_hits;  ///< of groups that read pages which others read too
+  std::vector<std::uint8_t> page_hits;    ///< by page, where there are such groups
   StepReport report;
 
   void begin(std::uint32_t layer, Tick at) {
@@ -56,6 +58,7 @@ struct Runtime::Layer {
     plan.clear();
     ops.clear();
     work.clear();
+    shared_hits.clear();
     report = {};
   }
 };

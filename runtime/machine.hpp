@@ -43,9 +43,13 @@ struct GroupWork {
   std::span<const PageId> blocks;  ///< page i of the group is blocks[i] + offset
   PageId offset = 0;
   std::span<const std::uint32_t> pages;  ///< that it reads, ascending; the tail may be left out
+  /// Of each of `pages` but the tail: 1 if it was in HBM when the layer began, 0 if it is read at
+  /// home.
+  std::span<const std::uint8_t> hits{};
 };
 
-/// What a layer does, and what the model says of it.
+/// What a layer does, and what the model says of it. Reads are told by the groups; `ops` are the
+/// tails that are written, the fetches (of pages that groups read too) and the copies.
 struct LayerWork {
   Step step = 0;
   std::uint32_t layer = 0;
@@ -53,6 +57,7 @@ struct LayerWork {
   std::span<const GroupWork> groups;  ///< every one of the batch, by sequence, then KV head
   const placement::LayerLoad* load = nullptr;
   const placement::LayerTime* predicted = nullptr;
+  std::uint32_t misses = 0;  ///< pages read at home, each once
 };
 
 struct MachineTraits {

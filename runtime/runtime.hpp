@@ -244,6 +244,8 @@ class Runtime {
   void write_back_full_tails(Layer& layer);
   void finish(Layer& layer);
   void list_groups(Layer& layer, std::span<const GroupSelection> groups);
+  std::span<const std::uint8_t> hits_of(Layer& layer, const GroupView& view,
+                                        const GroupSelection& group, std::size_t named_pages);
   Status run_machine(Layer& layer, std::span<const GroupSelection> groups);
   void drop_from_hbm(PageId page);
   void tell_policy_left(std::span<const PageId> pages);

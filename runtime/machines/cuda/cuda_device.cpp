@@ -26,6 +26,7 @@ constexpr std::uint32_t kHostMovers = 8;   ///< one-warp CTAs that fill PCIe 5
 constexpr std::uint32_t kPeerMovers = 32;  ///< and NVLink
 constexpr std::uint32_t kMisses = 1U << 16;
 constexpr Bytes kWeightsWindow = 2 * kGiB;
+constexpr Bytes kFileBlock = 4096;
 constexpr std::size_t kScratchPages = 1U << 18;
 
 std::size_t lengths_offset(std::uint32_t layers) {
@@ -87,22 +88,19 @@ CudaDevice::~CudaDevice() { (void)cudaDeviceSynchronize(); }
 
 Status CudaDevice::make_arenas() {
   const placement::Platform& p = options_.platform;
-  for (std::size_t t = 1; t < options_.tier_pages.size(); ++t) {
-    if (t != p.home && options_.tier_pages[t] > 0) {
-      return unsupported(
-          fmt::format("machine cuda: pages live in HBM and on the home tier, not on "
-                      "{}",
-                      p.tiers[t].name));
-    }
-  }
   LEHR_ASSIGN(hbm_, DeviceMemory::create(Bytes{options_.tier_pages[kHbm]} * page_bytes_));
-  base_[kHbm] = hbm_.address();
-  const Bytes home = Bytes{options_.tier_pages[p.home]} * page_bytes_;
+  tiers_[kHbm] = {hbm_.address(), page_bytes_, false, {}};
+  // Where a file is below, places lie where its blocks can come to.
+  const bool file = options_.below_home() != 0;
+  const Bytes stride =
+      file ? (page_bytes_ + kFileBlock - 1) / kFileBlock * kFileBlock : page_bytes_;
+  const Bytes home = Bytes{options_.home_places()} * stride;
   peer_ = p.tiers[p.home].name == "peer";
   mover_ctas_ = options_.mover_ctas != 0 ? options_.mover_ctas : peer_ ? kPeerMovers : kHostMovers;
   if (!peer_) {
     LEHR_ASSIGN(host_, PinnedMemory::create(home));
-    LEHR_ASSIGN(base_[p.home], host_.address());
+    LEHR_ASSIGN(const std::uint64_t base, host_.address());
+    tiers_[p.home] = {base, stride, true, {host_.as<std::byte>(), home}};
     return {};
   }
   int access = 0;
@@ -121,7 +119,7 @@ Status CudaDevice::make_arenas() {
   } else {
     LEHR_CUDA_TRY(enabled);
   }
-  base_[p.home] = donor_.address();
+  tiers_[p.home] = {donor_.address(), stride, true, {}};
   return {};
 }
 
@@ -228,6 +226,7 @@ Status CudaDevice::prepare(const StepShape& shape) {
     LEHR_ASSIGN(staging, PinnedMemory::create(memory_->list_bytes));
   }
   graphs_ = {};
+  layer_graphs_ = {};
   last_ = nullptr;
   LEHR_CUDA_TRY(cudaDeviceSynchronize());
   return {};
@@ -241,6 +240,7 @@ Status CudaDevice::make_lists(Bytes bytes) {
     LEHR_ASSIGN(staging_[i], PinnedMemory::create(memory_->list_bytes));
   }
   graphs_ = {};
+  layer_graphs_ = {};
   last_ = nullptr;
   LEHR_CUDA_TRY(cudaDeviceSynchronize());
   return {};
@@ -336,26 +336,62 @@ kernels::StepBuffers CudaDevice::buffers(std::uint32_t layer, std::size_t parity
   return b;
 }
 
-Status CudaDevice::capture_steps() {
+ProgramOptions CudaDevice::program() const {
   ProgramOptions options;
   options.layers = options_.geometry.layers;
   options.sparse = options_.sparse;
   options.weights = options_.weights_bytes > 0;
   options.check_reads = options_.check_reads;
   options.trace_kernels = options_.trace_kernels;
+  options.moves = options_.tiering;
+  return options;
+}
+
+Status CudaDevice::capture_steps() {
+  ProgramOptions options = program();
   for (std::size_t parity = 0; parity < 2; ++parity) {
     for (const bool moves : {false, true}) {
       if (moves && !options_.tiering) continue;
       options.moves = moves;
-      const std::vector<Launch> program = step_program(options);
+      const std::vector<Launch> step = step_program(options);
       GraphExec& graph = graphs_[parity][moves ? 1 : 0];
       LEHR_ASSIGN(graph, capture(main_, [&]() -> Status {
-                    for (const Launch& l : program) LEHR_TRY(enqueue(l, parity));
+                    for (const Launch& l : step) LEHR_TRY(enqueue(l, parity));
                     return {};
                   }));
       LEHR_CUDA_TRY(cudaGraphUpload(graph.get(), main_.get()));
     }
   }
+  return {};
+}
+
+/// One graph a layer; the last one has what comes after all layers too.
+Status CudaDevice::capture_layers(std::size_t parity) {
+  const std::uint32_t layers = options_.geometry.layers;
+  const std::vector<Launch> step = step_program(program());
+  layer_graphs_[parity].resize(layers);
+  for (std::uint32_t layer = 0; layer < layers; ++layer) {
+    LEHR_ASSIGN(layer_graphs_[parity][layer], capture(main_, [&]() -> Status {
+                  for (const Launch& l : step) {
+                    if (std::min(l.layer, layers - 1) == layer) LEHR_TRY(enqueue(l, parity));
+                  }
+                  return {};
+                }));
+  }
+  return {};
+}
+
+Status CudaDevice::launch_graphs(std::span<const std::byte> lists, LayerRange layers,
+                                 std::size_t parity) {
+  if (layers.first == 0 && layers.end == options_.geometry.layers) {
+    last_ = &graphs_[parity][options_.tiering && moves_pages(lists) ? 1 : 0];
+    LEHR_CUDA_TRY(cudaGraphLaunch(last_->get(), main_.get()));
+    return {};
+  }
+  last_ = nullptr;
+  if (layer_graphs_[parity].empty()) LEHR_TRY(capture_layers(parity));
+  for (std::uint32_t l = layers.first; l < layers.end; ++l)
+    LEHR_CUDA_TRY(cudaGraphLaunch(layer_graphs_[parity][l].get(), main_.get()));
   return {};
 }
 
@@ -480,7 +516,7 @@ Status CudaDevice::enqueue_attention(const Launch& launch, std::size_t parity) {
   }
 }
 
-Status CudaDevice::launch(std::span<const std::byte> lists) {
+Status CudaDevice::launch(std::span<const std::byte> lists, LayerRange layers) {
   kernels::StepHeader header{};
   std::memcpy(&header, lists.data(), sizeof header);
   if (header.lengths_at != lengths_offset(options_.geometry.layers))
@@ -509,8 +545,7 @@ Status CudaDevice::launch(std::span<const std::byte> lists) {
   LEHR_CUDA_TRY(cudaEventRecord(copied_[parity].get(), up_.get()));
   LEHR_CUDA_TRY(cudaStreamWaitEvent(main_.get(), copied_[parity].get(), 0));
   LEHR_CUDA_TRY(cudaEventRecord(now.begin.get(), main_.get()));
-  last_ = &graphs_[parity][options_.tiering && moves_pages(lists) ? 1 : 0];
-  LEHR_CUDA_TRY(cudaGraphLaunch(last_->get(), main_.get()));
+  LEHR_TRY(launch_graphs(lists, layers, parity));
   LEHR_CUDA_TRY(cudaEventRecord(now.end.get(), main_.get()));
   // Clocks and digest come back beside the next step.
   const Bytes stamps = (options_.geometry.layers + 1) * sizeof(kernels::LayerStamps);

@@ -32,16 +32,13 @@ class CudaDevice final : public DecodeDevice {
   static Result<std::unique_ptr<CudaDevice>> create(const CudaMachineOptions& options);
   ~CudaDevice() override;
 
-  std::uint64_t slot_address(TierId tier, SlotId slot) const override {
-    return base_[tier] + std::uint64_t{slot} * page_bytes_;
-  }
-  bool over_link(TierId tier) const override { return tier != kHbm; }
+  TierMemory memory(TierId tier) const override { return tiers_[tier]; }
   Status set_up(std::span<const kernels::PageContents> made,
                 std::span<const kernels::PageCopy> copies) override;
   Status prepare(const kernels::StepShape& shape) override;
   Status start_row(std::uint32_t row, std::uint32_t tokens,
                    std::span<const kernels::PageEntry> entries) override;
-  Status launch(std::span<const std::byte> lists) override;
+  Status launch(std::span<const std::byte> lists, LayerRange layers) override;
   Status drain() override;
   std::vector<StepTimes> take_times() override;
   Result<std::uint64_t> count_bad(std::span<const kernels::PageContents> pages) override;
@@ -72,6 +69,9 @@ class CudaDevice final : public DecodeDevice {
   Status make_flights();
   Status make_lists(Bytes bytes);
   Status capture_steps();
+  Status capture_layers(std::size_t parity);
+  Status launch_graphs(std::span<const std::byte> lists, LayerRange layers, std::size_t parity);
+  ProgramOptions program() const;
   Status enqueue(const Launch& launch, std::size_t parity);
   Status enqueue_attention(const Launch& launch, std::size_t parity);
   kernels::StepBuffers buffers(std::uint32_t layer, std::size_t parity) const;
@@ -84,7 +84,7 @@ class CudaDevice final : public DecodeDevice {
   std::uint32_t page_bytes_ = 0;
   std::uint32_t mover_ctas_ = 0;
   bool peer_ = false;
-  std::array<std::uint64_t, kMaxTiers> base_{};
+  std::array<TierMemory, kMaxTiers> tiers_{};
   DeviceMemory hbm_, donor_, weights_, sink_, digests_, bad_, scratch_, kernel_stamps_;
   std::array<DeviceMemory, 3> recorded_;
   PinnedMemory host_;
@@ -96,7 +96,10 @@ class CudaDevice final : public DecodeDevice {
   std::unique_ptr<StepMemory> memory_;
   /// By list buffer; then without and with moves: a step that moves nothing pays for no fork.
   std::array<std::array<GraphExec, 2>, 2> graphs_;
-  const GraphExec* last_ = nullptr;
+  /// Of single layers, by list buffer: for steps that are launched in parts. Made when first
+  /// needed.
+  std::array<std::vector<GraphExec>, 2> layer_graphs_;
+  const GraphExec* last_ = nullptr;  ///< of all layers
   std::uint64_t launched_ = 0;
   std::vector<StepTimes> times_;
 };

@@ -15,6 +15,19 @@ Bytes box_bytes(const KvGeometry& g, std::uint64_t pages) {
   return pages * 2 * g.head_dim * sizeof(std::uint16_t);
 }
 
+TierId CudaMachineOptions::below_home() const {
+  for (std::size_t t = std::size_t{platform.home} + 1; t < tier_pages.size(); ++t) {
+    if (tier_pages[t] > 0) return static_cast<TierId>(t);
+  }
+  return 0;
+}
+
+std::uint32_t CudaMachineOptions::home_places() const {
+  const std::uint32_t home = tier_pages[platform.home];
+  if (below_home() == 0) return home;
+  return home + (below.spare_pages != 0 ? below.spare_pages : std::clamp(home / 16, 256U, 65536U));
+}
+
 }  // namespace lehr::runtime
 
 namespace lehr::runtime::cuda {
@@ -26,7 +39,6 @@ namespace {
 /// Room for this much growth of a context before the step has to be captured again.
 constexpr std::uint32_t kSparePages = 64;
 constexpr std::uint32_t kNoGroup = ~0U;
-constexpr std::size_t kPrefetch = 16;  ///< operations ahead
 constexpr std::uint32_t kRepeats = 32;
 /// Groups whose outputs are compared, and how far they may be off: products of fp16 probabilities.
 constexpr std::uint32_t kLooked = 64;
@@ -38,11 +50,30 @@ std::int64_t now_ns() {
       .count();
 }
 
+Seconds seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+/// Of the parts of a step, in order: what the later ones waited for belongs to it.
+void add_part(StepTimes& into, StepTimes part, std::uint32_t first_layer) {
+  if (first_layer == 0) {
+    part.step = into.step;
+    into = std::move(part);
+    return;
+  }
+  into.total += part.idle + part.total;
+  into.copy += part.copy;
+  into.launch += part.launch;
+  into.digest = part.digest;
+  for (std::size_t l = first_layer; l < std::min(into.layers.size(), part.layers.size()); ++l)
+    into.layers[l] = part.layers[l];
+}
+
 }  // namespace
 
 DecodeMachine::DecodeMachine(CudaMachineOptions options, std::unique_ptr<DecodeDevice> device)
     : options_(std::move(options)),
       device_(std::move(device)),
+      home_(options_.platform.home),
+      below_(options_.below_home()),
       ledger_(options_.tier_pages),
       last_slot_(options_.tier_pages.size()) {
   if (!options_.log) options_.log = std::make_shared<DecodeLog>();
@@ -51,10 +82,38 @@ DecodeMachine::DecodeMachine(CudaMachineOptions options, std::unique_ptr<DecodeD
   shape_.kv_heads = g.kv_heads;
   shape_.head_dim = g.head_dim;
   shape_.page_tokens = g.page_tokens;
+  memory_.resize(options_.tier_pages.size());
+  for (const TierId t : {kHbm, home_}) memory_[t] = device_->memory(t);
 }
 
-Status DecodeMachine::run_layer(Step, std::uint32_t, std::span<const PageOp>) {
-  return internal_error("cuda machine: a layer without its groups");
+Result<std::unique_ptr<DecodeMachine>> DecodeMachine::create(CudaMachineOptions options,
+                                                             std::unique_ptr<DecodeDevice> device) {
+  std::unique_ptr<DecodeMachine> made(new DecodeMachine(std::move(options), std::move(device)));
+  const CudaMachineOptions& o = made->options_;
+  const TierId below = made->below_;
+  if (below == 0) return made;
+  const auto& tiers = o.platform.tiers;
+  const TierMemory& home = made->memory_[o.platform.home];
+  for (std::size_t t = std::size_t{below} + 1; t < o.tier_pages.size(); ++t) {
+    if (o.tier_pages[t] > 0)
+      return unsupported("cuda machine: more than one tier below the home tier has pages");
+  }
+  if (tiers[below].directly_readable || home.host.empty()) {
+    return unsupported(fmt::format("cuda machine: pages of {} do not go down to {}",
+                                   tiers[o.platform.home].name, tiers[below].name));
+  }
+  made->home_slots_.emplace(o.tier_pages[o.platform.home],
+                            o.home_places() - o.tier_pages[o.platform.home],
+                            !o.below.reuse_at_once);
+  BelowConfig config;
+  config.home = tiers[o.platform.home].name;
+  config.name = tiers[below].name;
+  config.slots = o.tier_pages[below];
+  config.page_bytes = o.geometry.page_bytes();
+  config.host = home.host;
+  config.options = o.below;
+  LEHR_ASSIGN(made->below_tier_, BelowTier::create(config, *made->home_slots_));
+  return made;
 }
 
 // ---------------------------------------------------------------------- what lies where
@@ -72,9 +131,11 @@ Status DecodeMachine::expect(TierId tier, SlotId slot, PageId page, std::uint32_
 }
 
 void DecodeMachine::put(TierId tier, SlotId slot, SlotContents contents) {
-  ledger_.at(tier, slot) = contents;
+  SlotContents& there = ledger_.at(tier, slot);
+  if (below_ != 0) journal_.push_back({tier, slot, there});
+  there = contents;
   std::vector<SlotId>& last = last_slot_[tier];
-  if (contents.page >= last.size()) last.resize(contents.page + 1, kNoSlot);
+  if (contents.page >= last.size()) last.resize(contents.page + std::size_t{1}, kNoSlot);
   last[contents.page] = slot;
 }
 
@@ -85,26 +146,6 @@ std::uint32_t DecodeMachine::contents_name(PageId page) const {
   const std::uint32_t groups = r.layers * r.kv_heads;
   const std::uint32_t group = page / PageTable::kRun % groups;
   return group * r.pages + table_->position[page];
-}
-
-Status DecodeMachine::set_up(std::span<const PageOp> ops) {
-  std::vector<kernels::PageContents> made;
-  std::vector<kernels::PageCopy> copies;
-  for (const PageOp& op : ops) {
-    if (!ledger_.has(op.to, op.to_slot))
-      return unsupported("cuda machine: pages live in HBM and on the home tier");
-    const std::uint64_t to = address(op.to, op.to_slot);
-    if (op.kind == PageOp::Kind::kFill) {
-      const std::uint32_t tokens = op.tokens != 0 ? op.tokens : shape_.page_tokens;
-      made.push_back({to, contents_name(op.page), tokens});
-      put(op.to, op.to_slot, {op.page, op.version, tokens});
-      continue;
-    }
-    LEHR_TRY(expect(op.from, op.from_slot, op.page, op.version));
-    copies.push_back({address(op.from, op.from_slot), to});
-    put(op.to, op.to_slot, ledger_.at(op.from, op.from_slot));
-  }
-  return device_->set_up(made, copies);
 }
 
 // ---------------------------------------------------------------------- rows
@@ -168,227 +209,76 @@ void DecodeMachine::give_rows(std::span<const GroupWork> groups) {
   }
 }
 
-PageEntry DecodeMachine::known_entry(PageId page) const {
-  // The home copy first: HBM copies are dropped without a word.
-  for (std::size_t t = last_slot_.size(); t-- > 0;) {
-    if (page >= last_slot_[t].size()) continue;
-    const SlotId slot = last_slot_[t][page];
-    if (slot != kNoSlot && ledger_.tier(static_cast<TierId>(t))[slot].page == page)
-      return entry(static_cast<TierId>(t), slot);
-  }
-  return kernels::kAbsentPage;
-}
-
-Status DecodeMachine::start_fresh_rows(const LayerWork& work) {
-  const std::uint32_t heads = shape_.kv_heads;
-  const std::size_t row_entries = std::size_t{heads} * shape_.max_pages;
-  std::vector<PageEntry> entries(options_.geometry.layers * row_entries);
-  for (const std::uint32_t row : fresh_) {
-    std::fill(entries.begin(), entries.end(), kernels::kAbsentPage);
-    const auto g = std::find_if(work.groups.begin(), work.groups.end(), [&](const GroupWork& w) {
-      return w.sequence == rows_[row]->sequence;
-    });
-    for (std::uint32_t group = 0; group < options_.geometry.layers * heads; ++group) {
-      for (std::size_t b = 0; b < g->blocks.size(); ++b) {
-        entries[group * std::size_t{shape_.max_pages} + b] =
-            known_entry(g->blocks[b] + group * PageTable::kRun);
-      }
-    }
-    for (std::uint32_t l = 0; l < options_.geometry.layers; ++l) {
-      std::copy_n(entries.begin() + static_cast<std::ptrdiff_t>(l * row_entries), row_entries,
-                  mirror_[l].begin() + static_cast<std::ptrdiff_t>(row * row_entries));
-    }
-    const auto before = static_cast<std::uint32_t>(g->tokens - 1);
-    LEHR_TRY(device_->start_row(row, before, entries));
-  }
-  return {};
-}
+// ---------------------------------------------------------------------- a step
 
 Status DecodeMachine::begin_step(const LayerWork& work) {
+  LEHR_TRY(give_up());
   step_began_ns_ = now_ns();
   LEHR_TRY(fit(work.groups));
   give_rows(work.groups);
   LEHR_TRY(start_fresh_rows(work));
-  lists_.begin(counted_, options_.geometry.layers);
-  std::vector<std::uint32_t> lengths(shape_.sequences, 0);
+  for (const TierId t : {kHbm, home_}) {
+    if (last_slot_[t].size() < table_->rows()) last_slot_[t].resize(table_->rows(), kNoSlot);
+  }
+  kept_.resize(last_slot_[kHbm].size());
+  lengths_.assign(shape_.sequences, 0);
   by_group_.assign(shape_.groups(), kNoGroup);
   for (std::size_t i = 0; i < work.groups.size(); ++i) {  // the same in every layer of the step
     const GroupWork& g = work.groups[i];
     const std::size_t row = row_of(g.sequence);
-    lengths[row] = static_cast<std::uint32_t>(g.tokens);
+    lengths_[row] = static_cast<std::uint32_t>(g.tokens);
     by_group_[row * shape_.kv_heads + g.kv_head] = static_cast<std::uint32_t>(i);
   }
-  lists_.lengths(lengths);
-  step_ = {};
-  step_.times.step = work.step;
+  lists_.begin(counted_, options_.geometry.layers);
+  lists_.lengths(lengths_);
+  listed_ = {};
+  ++counted_;
+  in_step_ = true;
+  StepRecord& record = options_.log->steps.emplace_back();
+  record.times.step = work.step;
+  record.began = seconds(step_began_ns_);
+  record.sequences = static_cast<std::uint32_t>(work.groups.size() / shape_.kv_heads);
   return {};
 }
 
-// ---------------------------------------------------------------------- a layer's operations
-
-Status DecodeMachine::list_fill(const PageOp& op) {
-  const std::uint32_t tokens = op.tokens != 0 ? op.tokens : shape_.page_tokens;
-  if (op.to != kHbm || !ledger_.has(op.to, op.to_slot))
-    return internal_error("cuda machine: a layer writes its token elsewhere than in HBM");
-  SlotContents& there = ledger_.at(op.to, op.to_slot);
-  const bool grows = there.page == op.page && there.tokens + 1 == tokens;
-  if (!grows && tokens > 1) {  // another sequence's tail was copied on write
-    early_.push_back({0, address(op.to, op.to_slot), contents_name(op.page), tokens - 1});
-  }
-  put(op.to, op.to_slot, {op.page, op.version, tokens});
-  return {};
-}
-
-Status DecodeMachine::note_read(const PageOp& op) {
-  if (!holds(op.from, op.from_slot, op.page, op.version))
-    return expect(op.from, op.from_slot, op.page, op.version);
-  if (op.page >= reads_.size()) reads_.resize(op.page + std::size_t{1});
-  Read& read = reads_[op.page];
-  read.tick = tick_;
-  if (read.slot != op.from_slot || read.tier != op.from) {
-    read.slot = op.from_slot;
-    read.tier = op.from;
-    read.over_link = device_->over_link(op.from);
-    read.entry = entry(op.from, op.from_slot);
-  }
-  read.install = 0;
-  if (read.over_link) ++record_.over_link;
-  if (op.kind != PageOp::Kind::kFetch) return {};
-  if (op.to != kHbm || !ledger_.has(op.to, op.to_slot))
-    return internal_error("cuda machine: a page is kept elsewhere than in HBM");
-  read.install = address(op.to, op.to_slot);
-  put(op.to, op.to_slot, ledger_.at(op.from, op.from_slot));
-  ++record_.installed;
-  return {};
-}
-
-Status DecodeMachine::list_copy(const PageOp& op) {
-  LEHR_TRY(expect(op.from, op.from_slot, op.page, op.version));
-  if (!ledger_.has(op.to, op.to_slot))
-    return unsupported("cuda machine: pages live in HBM and on the home tier");
-  const std::uint64_t from = address(op.from, op.from_slot);
-  const std::uint64_t to = address(op.to, op.to_slot);
-  if (reads_begun_) {
-    moves_.push_back({from, to});
-    ++(op.to == kHbm ? record_.arrived : record_.written);
-  } else {
-    early_.push_back({from, to, op.page, 0});
-  }
-  put(op.to, op.to_slot, ledger_.at(op.from, op.from_slot));
-  return {};
-}
-
-/// A layer reads thousands of pages that lie anywhere: what is known of them comes in time.
-void DecodeMachine::prefetch(const PageOp& op) const {
-  if (ledger_.has(op.from, op.from_slot)) __builtin_prefetch(&ledger_.tier(op.from)[op.from_slot]);
-  if (op.page < reads_.size()) __builtin_prefetch(&reads_[op.page], 1);
-}
-
-Status DecodeMachine::list_op(const PageOp& op) {
-  reads_begun_ |= op.kind != PageOp::Kind::kCopy;
-  switch (op.kind) {
-    case PageOp::Kind::kFill:
-      return list_fill(op);
-    case PageOp::Kind::kRead:
-    case PageOp::Kind::kFetch:
-      return note_read(op);
-    case PageOp::Kind::kCopy:
-      return list_copy(op);
-    case PageOp::Kind::kLower:
-      break;  // refused when the runtime is made
-  }
-  return internal_error("cuda machine: unknown operation");
-}
-
-Status DecodeMachine::list_page(std::size_t group, std::uint32_t index, PageId page) {
-  if (page >= reads_.size() || reads_[page].tick != tick_) {
-    return internal_error(
-        fmt::format("cuda machine: page {} is selected, but no operation reads it", page));
-  }
-  Read& read = reads_[page];
-  const std::size_t at = group * shape_.max_pages + index;
-  PageEntry& known = mirror_[layer_][at];
-  if (known != read.entry) {
-    known = read.entry;
-    entries_.push_back({read.entry, static_cast<std::uint32_t>(at), 0});
-  }
-  if (read.install != 0) {
-    installs_.push_back({read.install, static_cast<std::uint32_t>(at), 0});
-    newly_installed_.push_back(at);
-    install_tick_[at] = tick_;
-    read.install = 0;  // a shared page is kept once
-  }
-  pages_.push_back(static_cast<std::uint16_t>(index));
-  if (named()) names_.push_back(contents_name(page));
-  return {};
-}
-
-Status DecodeMachine::list_groups(std::span<const GroupWork> groups) {
-  for (std::size_t i = 0; i < by_group_.size(); ++i) {
-    row_starts_.push_back(static_cast<std::uint32_t>(pages_.size()));
-    if (by_group_[i] == kNoGroup) {
-      tails_.push_back(kNoPage);
-      continue;
-    }
-    const GroupWork& g = groups[by_group_[i]];
-    const auto tail = static_cast<std::uint32_t>(g.blocks.size() - 1);
-    const PageEntry* const known = mirror_[layer_].data() + i * shape_.max_pages;
-    for (std::size_t p = 0; p < g.pages.size(); ++p) {
-      const std::uint32_t index = g.pages[p];
-      if (index >= tail) break;
-      if (p + kPrefetch < g.pages.size()) __builtin_prefetch(known + g.pages[p + kPrefetch], 1);
-      LEHR_TRY(list_page(i, index, g.blocks[index] + g.offset));
-    }
-    LEHR_TRY(list_page(i, tail, g.blocks[tail] + g.offset));
-    tails_.push_back(contents_name(g.blocks[tail] + g.offset));
-  }
-  row_starts_.push_back(static_cast<std::uint32_t>(pages_.size()));
-  return {};
-}
-
-/// Installs of the layer before are over; places that this layer sets itself are left to it.
-void DecodeMachine::clear_old_installs() {
-  for (const std::size_t at : installed_at_) {
-    if (install_tick_[at] != tick_) installs_.push_back({0, static_cast<std::uint32_t>(at), 0});
-  }
-  installed_at_.swap(newly_installed_);
-  newly_installed_.clear();
-}
-
-void DecodeMachine::write_layer(std::uint32_t layer) {
-  kernels::LayerLists l{};
-  l.rows_at = lists_.put<std::uint32_t>(row_starts_);
-  l.pages_at = lists_.put<std::uint16_t>(pages_);
-  l.tails_at = lists_.put<std::uint32_t>(tails_);
-  if (named()) l.names_at = lists_.put<std::uint32_t>(names_);
-  l.early_at = lists_.put<kernels::EarlyWork>(early_);
-  l.early = static_cast<std::uint32_t>(early_.size());
-  l.entries_at = lists_.put<kernels::EntryWrite>(entries_);
-  l.entries = static_cast<std::uint32_t>(entries_.size());
-  l.installs_at = lists_.put<kernels::EntryWrite>(installs_);
-  l.installs = static_cast<std::uint32_t>(installs_.size());
-  l.moves_at = lists_.put<kernels::PageCopy>(moves_);
-  l.moves = static_cast<std::uint32_t>(moves_.size());
-  lists_.layer(layer, l);
+/// Spare places for what comes into the home tier in a layer. Where they are in use, first the
+/// launches and transfers that use them end; then the layers before this one are launched.
+Status DecodeMachine::make_places(std::span<const PageOp> ops) {
+  const auto wanted =
+      static_cast<std::size_t>(std::count_if(ops.begin(), ops.end(), [&](const PageOp& op) {
+        return op.kind == PageOp::Kind::kCopy && op.to == home_;
+      }));
+  LEHR_TRY(below_tier_->pump(ended_));
+  home_slots_->reclaim(ended_);
+  if (home_slots_->free() >= wanted) return {};
+  LEHR_TRY(wait_for_all());
+  if (home_slots_->free() >= wanted) return {};
+  LEHR_TRY(launch_listed());
+  LEHR_TRY(wait_for_all());
+  if (home_slots_->free() >= wanted) return {};
+  return refused(Reason::kOverBudget,
+                 fmt::format("cuda machine: a layer brings {} pages into {}, which has {} spare "
+                             "places for what is on its way",
+                             wanted, options_.platform.tiers[home_].name, home_slots_->free()));
 }
 
 Status DecodeMachine::run(const LayerWork& work) {
+  if (failed_) return *failed_;
   if (work.groups.empty()) return unsupported("cuda machine: a step without sequences");
   if (work.layer == 0) LEHR_TRY(begin_step(work));
-  tick_ = work.step * options_.geometry.layers + work.layer;
-  layer_ = work.layer;
-  reads_begun_ = false;
-  record_ = {};
-  for (auto* list : {&row_starts_, &tails_, &names_}) list->clear();
-  pages_.clear();
-  early_.clear();
-  entries_.clear();
-  installs_.clear();
-  moves_.clear();
-  for (std::size_t i = 0; i < work.ops.size(); ++i) {
-    if (i + kPrefetch < work.ops.size()) prefetch(work.ops[i + kPrefetch]);
-    LEHR_TRY(list_op(work.ops[i]));
+  const std::int64_t began = now_ns();
+  if (below_ != 0) {
+    if (Status room = make_places(work.ops); !room) return fail(std::move(room).error());
   }
+  Status listed = list_layer(work);
+  if (!listed) return below_ != 0 ? fail(std::move(listed).error()) : listed;
+  step().listing += seconds(now_ns() - began);
+  return {};
+}
+
+Status DecodeMachine::list_layer(const LayerWork& work) {
+  begin_layer(work);
+  for (const PageOp& op : work.ops) LEHR_TRY(list_op(op));
   LEHR_TRY(list_groups(work.groups));
   clear_old_installs();
   if (!options_.tiering && (!moves_.empty() || record_.over_link > 0)) {
@@ -398,74 +288,195 @@ Status DecodeMachine::run(const LayerWork& work) {
     moves_.clear();
   }
   write_layer(work.layer);
+  listed_.end = work.layer + 1;
   if (work.load != nullptr) record_.load = *work.load;
   if (work.predicted != nullptr) record_.predicted = *work.predicted;
-  step_.layers.push_back(record_);
+  step().layers.push_back(record_);
+  return below_ != 0 ? below_tier_->submit() : Status{};
+}
+
+/// Layers that were listed and not launched; all that they read has arrived then.
+Status DecodeMachine::launch_listed() {
+  if (listed_.first == listed_.end) return {};
+  const std::span<const std::byte> lists = lists_.finish();
+  if (below_ != 0) {
+    const Seconds before = below_tier_->waited();
+    Status there = below_tier_->wait_for_needed();
+    if (!there) return fail(std::move(there).error());
+    step().below.waited += below_tier_->waited() - before;
+  }
+  LEHR_TRY(device_->launch(lists, listed_));
+  parts_.push_back({options_.log->steps.size() - 1, listed_});
+  ++step().parts;
+  ++launched_;
+  whole_ = listed_.first == 0 && listed_.end == options_.geometry.layers;
+  listed_.first = listed_.end;
+  if (below_ != 0) {
+    note_launched();
+    LEHR_TRY(below_tier_->submit(true));
+  }
+  collect_times();
+  if (listed_.end == options_.geometry.layers) return {};
+  lists_.begin(counted_ - 1, options_.geometry.layers);
+  lists_.lengths(lengths_);
   return {};
 }
 
-// ---------------------------------------------------------------------- steps
-
 Status DecodeMachine::end_step(Step) {
-  const std::span<const std::byte> lists = lists_.finish();
-  step_.host = static_cast<double>(now_ns() - step_began_ns_) * 1e-9;
-  LEHR_TRY(device_->launch(lists));
-  options_.log->steps.push_back(std::move(step_));
-  ++counted_;
-  collect_times();
+  if (failed_) return *failed_;
+  StepRecord& record = step();
+  const std::int64_t listed = now_ns();
+  LEHR_TRY(launch_listed());
+  record.host = seconds(listed - step_began_ns_);
+  in_step_ = false;
+  if (below_ == 0) return {};
+  const Seconds reading = below_tier_->reading(), writing = below_tier_->writing();
+  record.below.reading = reading - std::exchange(reading_, reading);
+  record.below.writing = writing - std::exchange(writing_, writing);
   return {};
+}
+
+/// A step that does not go on. What its layers moved stays moved: they run, and nobody asks for
+/// their times.
+Status DecodeMachine::give_up() {
+  if (failed_) return *failed_;
+  if (!std::exchange(in_step_, false)) return {};
+  LEHR_TRY(launch_listed());
+  const std::size_t last = options_.log->steps.size() - 1;
+  for (Part& part : parts_) part.step = part.step == last ? kNoStep : part.step;
+  options_.log->steps.pop_back();
+  return {};
+}
+
+/// All that was launched and all transfers have ended.
+Status DecodeMachine::wait_for_all() {
+  LEHR_TRY(device_->drain());
+  collect_times();
+  if (below_ == 0) return {};
+  if (Status ended = below_tier_->settle(ended_); !ended) return fail(std::move(ended).error());
+  home_slots_->reclaim(ended_);
+  return {};
+}
+
+void DecodeMachine::note_launched() {
+  home_slots_->keep();
+  journal_.clear();
+}
+
+/// Nothing of what was listed is carried out: slots hold what they held after the last launch.
+Error DecodeMachine::fail(Error error) {
+  if (failed_) return *failed_;
+  failed_ = error;
+  for (auto at = journal_.rbegin(); at != journal_.rend(); ++at) {
+    // The file may have been written to already: what was there is gone, and nobody's.
+    ledger_.at(at->tier, at->slot) = at->tier == below_ ? SlotContents{} : at->contents;
+  }
+  journal_.clear();
+  below_tier_->rollback();
+  home_slots_->rollback();
+  return error;
 }
 
 void DecodeMachine::collect_times() {
   for (StepTimes& times : device_->take_times()) {
-    StepTimes& into = options_.log->steps[timed_++].times;
-    times.step = into.step;
-    measured_ += times.total;
-    into = std::move(times);
+    const Part part = parts_.front();
+    parts_.pop_front();
+    ++ended_;
+    measured_ += times.total + (part.layers.first > 0 ? times.idle : 0.0);
+    if (part.step != kNoStep)
+      add_part(options_.log->steps[part.step].times, std::move(times), part.layers.first);
   }
 }
 
 Status DecodeMachine::drain() {
+  if (!failed_) LEHR_TRY(launch_listed());
   LEHR_TRY(device_->drain());
   collect_times();
+  options_.log->drained = seconds(now_ns());
   return {};
 }
 
+// ---------------------------------------------------------------------- after it
+
 Status DecodeMachine::check() {
   LEHR_TRY(drain());
+  const Status moved = below_ != 0 ? below_tier_->settle(ended_) : Status{};
   std::vector<kernels::PageContents> pages;
-  const auto tiers = options_.tiering ? ledger_.tiers() : std::size_t{1};
-  for (std::size_t t = 0; t < tiers; ++t) {
-    const auto slots = ledger_.tier(static_cast<TierId>(t));
+  for (const TierId t : {kHbm, home_}) {
+    const auto slots = ledger_.tier(t);
     for (std::size_t s = 0; s < slots.size(); ++s) {
       if (slots[s].page == kNoPage) continue;
-      pages.push_back({address(static_cast<TierId>(t), static_cast<SlotId>(s)),
-                       contents_name(slots[s].page), slots[s].tokens});
+      pages.push_back(
+          {address(t, static_cast<SlotId>(s)), contents_name(slots[s].page), slots[s].tokens});
     }
+    if (!options_.tiering) break;
   }
-  LEHR_ASSIGN(const std::uint64_t bad, device_->count_bad(pages));
-  LEHR_ASSIGN(const std::uint64_t bad_reads, device_->bad_reads());
-  if (options_.trace_kernels) {
-    LEHR_ASSIGN(options_.log->kernel_stamps, device_->kernel_stamps());
-  }
+  LEHR_ASSIGN(std::uint64_t bad, device_->count_bad(pages));
   DecodeLog& log = *options_.log;
   log.pages_checked = pages.size();
+  if (below_ != 0) {
+    LEHR_ASSIGN(const std::uint64_t bad_below, count_bad_below());
+    bad += bad_below;
+  }
+  LEHR_ASSIGN(const std::uint64_t bad_reads, device_->bad_reads());
+  if (options_.trace_kernels) {
+    LEHR_ASSIGN(log.kernel_stamps, device_->kernel_stamps());
+  }
   log.pages_bad = bad;
   log.reads_bad = bad_reads;
   if (bad + bad_reads == 0) {
+    if (!moved && !failed_) return moved;  // and yet every page is there
     LEHR_TRY(check_outputs());
-    if (log.steps.empty() || options_.check_reads) return {};
+    if (log.steps.empty() || options_.check_reads || failed_) return {};
     LEHR_ASSIGN(log.repeated, device_->repeat(kRepeats));
     return {};
   }
   return corrupt(fmt::format("cuda machine: {} of {} slots hold other contents than they should, "
                              "{} reads met such",
-                             bad, pages.size(), bad_reads),
+                             bad, log.pages_checked, bad_reads),
                  Reason::kChecksum);
 }
 
+/// Every page of the file, through spare places.
+Result<std::uint64_t> DecodeMachine::count_bad_below() {
+  const auto slots = ledger_.tier(below_);
+  std::uint64_t bad = 0;
+  std::vector<BelowTier::Wanted> wanted;
+  std::vector<kernels::PageContents> pages;
+  const auto look = [&]() -> Status {
+    LEHR_ASSIGN(const auto good, below_tier_->fetch(wanted));
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      home_slots_->retire(wanted[i].place);
+      const SlotContents& there = slots[wanted[i].from];
+      if (good[i] == 0) {
+        ++bad;
+      } else {
+        pages.push_back(
+            {memory_[home_].address(wanted[i].place), contents_name(there.page), there.tokens});
+      }
+    }
+    LEHR_ASSIGN(const std::uint64_t other, device_->count_bad(pages));
+    bad += other;
+    options_.log->pages_checked += wanted.size();
+    home_slots_->reclaim(ended_);
+    pages.clear();
+    wanted.clear();
+    return {};
+  };
+  home_slots_->reclaim(ended_);
+  for (std::size_t s = 0; s < slots.size(); ++s) {
+    if (slots[s].page == kNoPage) continue;
+    if (home_slots_->free() == 0 && !wanted.empty()) LEHR_TRY(look());
+    const auto free = home_slots_->take();
+    if (!free) return internal_error("cuda machine: no spare place to look at pages");
+    wanted.push_back({static_cast<SlotId>(s), slots[s].page, slots[s].version, *free});
+  }
+  if (!wanted.empty()) LEHR_TRY(look());
+  return bad;
+}
+
 Status DecodeMachine::check_outputs() {
-  if (!named() || options_.log->steps.empty()) return {};
+  if (!named() || options_.log->steps.empty() || !whole_ || failed_) return {};
   LEHR_ASSIGN(const auto outputs, device_->outputs());
   if (outputs.empty()) return {};
   const double error = output_error(shape_, options_.recorded, lists_.finish(), outputs, kLooked);
@@ -484,6 +495,18 @@ std::vector<std::string> DecodeMachine::notes() const {
   std::vector<std::string> out = device_->notes();
   out.push_back(fmt::format("{} steps, the step was captured {} time{}", log.steps.size(),
                             log.captures, log.captures == 1 ? "" : "s"));
+  if (below_ != 0) {
+    const auto cut = std::count_if(log.steps.begin(), log.steps.end(),
+                                   [](const StepRecord& s) { return s.parts > 1; });
+    out.push_back(fmt::format(
+        "{} pages came up from {} in the steps, {} went down; {} spare places in {} for them; {} "
+        "steps were launched in parts",
+        below_tier_->read(), options_.platform.tiers[below_].name, below_tier_->written(),
+        options_.home_places() - options_.tier_pages[home_], options_.platform.tiers[home_].name,
+        cut));
+    const auto more = below_tier_->notes();
+    out.insert(out.end(), more.begin(), more.end());
+  }
   if (log.pages_checked > 0) {
     out.push_back(
         fmt::format("verified {} slots by content: {} bad", log.pages_checked, log.pages_bad));

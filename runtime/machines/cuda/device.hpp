@@ -13,11 +13,26 @@
 
 namespace lehr::runtime::cuda {
 
-/// What a step took, by the device's clocks.
+/// Where the slots of a tier lie: `stride` bytes apart, as the device sees them.
+struct TierMemory {
+  std::uint64_t base = 0;
+  std::uint64_t stride = 0;
+  bool over_link = false;       ///< attention crosses a link to read it
+  std::span<std::byte> host{};  ///< the same memory as this process sees it; empty: it does not
+
+  std::uint64_t address(SlotId slot) const { return base + slot * stride; }
+};
+
+/// Layers of a step that are launched together.
+struct LayerRange {
+  std::uint32_t first = 0, end = 0;
+};
+
+/// What a launch took, by the device's clocks.
 struct StepTimes {
   Step step = 0;
-  Seconds total = 0;   ///< from the graph's start to its end
-  Seconds idle = 0;    ///< the device had nothing to do before it; 0 for the first step
+  Seconds total = 0;   ///< from its first graph's start to its last one's end
+  Seconds idle = 0;    ///< the device had nothing to do before it; 0 for the first launch
   Seconds copy = 0;    ///< host time of putting the lists where the device can take them
   Seconds launch = 0;  ///< host time of handing the step over
   std::vector<kernels::LayerStamps> layers;  ///< one more than layers: the last one begins at the
@@ -31,9 +46,8 @@ class DecodeDevice {
  public:
   virtual ~DecodeDevice() = default;
 
-  virtual std::uint64_t slot_address(TierId tier, SlotId slot) const = 0;
-  /// Whether attention crosses a link to read the tier.
-  virtual bool over_link(TierId tier) const = 0;
+  /// Fixed for the device's life. Of HBM and the home tier; others have none.
+  virtual TierMemory memory(TierId tier) const = 0;
 
   /// Makes pages, then copies others; done when it returns.
   virtual Status set_up(std::span<const kernels::PageContents> made,
@@ -47,13 +61,13 @@ class DecodeDevice {
   virtual Status start_row(std::uint32_t row, std::uint32_t tokens,
                            std::span<const kernels::PageEntry> entries) = 0;
 
-  /// Enqueues the step that the lists describe. Returns at once, unless two steps are on their way:
-  /// then the older one ends first.
-  virtual Status launch(std::span<const std::byte> lists) = 0;
+  /// Enqueues these layers of the step that the lists describe. Returns at once, unless two
+  /// launches are on their way: then the older one ends first.
+  virtual Status launch(std::span<const std::byte> lists, LayerRange layers) = 0;
 
   /// Everything enqueued has ended.
   virtual Status drain() = 0;
-  /// Of the steps that have ended since the last call, in order.
+  /// Of the launches that have ended since the last call, in order.
   virtual std::vector<StepTimes> take_times() = 0;
 
   /// How many of these pages hold something else than they should; drains.
@@ -65,8 +79,8 @@ class DecodeDevice {
   /// none.
   virtual Result<std::vector<std::uint16_t>> outputs() = 0;
 
-  /// The last step again, `times` times, with no host in between: medians of total and idle. What
-  /// it writes is what is there. Drains.
+  /// The last step again, `times` times, with no host in between: medians of total and idle; zero
+  /// where it was launched in parts. What it writes is what is there. Drains.
   virtual Result<StepTimes> repeat(std::uint32_t times) = 0;
 
   /// Of the last step, where kernels are traced: when each launch of the main stream had ended, by

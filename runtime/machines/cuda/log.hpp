@@ -20,10 +20,24 @@ struct LayerRecord {
   std::uint32_t written = 0;    ///< write-backs
 };
 
+/// What a step did with the tier below the home tier.
+struct BelowRecord {
+  std::uint64_t staged = 0;  ///< pages that it brought up
+  std::uint64_t sunk = 0;    ///< pages that it sent down
+  Seconds waited = 0;        ///< of the host, for pages that the step reads
+  /// Since the step before: with reads, or writes, of the file under way.
+  Seconds reading = 0, writing = 0;
+};
+
 struct StepRecord {
   std::vector<LayerRecord> layers;
-  Seconds host = 0;  ///< of deciding and listing, from the step's first layer to its launch
-  StepTimes times;   ///< step, measured
+  std::uint32_t sequences = 0;
+  Seconds began = 0;        ///< of the host's clock, when the step's first layer came
+  Seconds listing = 0;      ///< of putting its layers into lists
+  Seconds host = 0;         ///< from its first layer to its launch, waits for pages left out
+  std::uint32_t parts = 0;  ///< launches that it took
+  BelowRecord below;
+  StepTimes times;  ///< of all its launches, measured
 };
 
 /// Predicted beside measured, of one run. Shared by the machine that writes it and whoever reports;
@@ -38,6 +52,7 @@ struct DecodeLog {
   std::uint32_t captures = 0;  ///< times that the step was captured: 1 unless the batch outgrew it
   std::vector<std::uint64_t> kernel_stamps;  ///< DecodeDevice::kernel_stamps(), if traced
   std::string device;                        ///< name and driver
+  Seconds drained = 0;                       ///< of the host's clock, when the last step had ended
 };
 
 }  // namespace lehr::runtime::cuda

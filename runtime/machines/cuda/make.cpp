@@ -8,8 +8,9 @@ namespace lehr::runtime {
 Result<std::unique_ptr<Machine>> make_cuda_machine(const CudaMachineOptions& options) {
   LEHR_ASSIGN(auto device, cuda::CudaDevice::create(options));
   if (options.log) options.log->device = cuda::describe_device(options.device);
-  return std::unique_ptr<Machine>(std::make_unique<cuda::OnDevice>(
-      options.device, std::make_unique<cuda::DecodeMachine>(options, std::move(device))));
+  LEHR_ASSIGN(auto machine, cuda::DecodeMachine::create(options, std::move(device)));
+  return std::unique_ptr<Machine>(
+      std::make_unique<cuda::OnDevice>(options.device, std::move(machine)));
 }
 
 }  // namespace lehr::runtime

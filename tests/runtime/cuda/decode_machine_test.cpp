@@ -52,7 +52,9 @@ World make_world(const std::string& policy, std::uint32_t hbm, Pace pace, std::u
   auto device = std::make_unique<FakeDevice>(
       o.tier_pages, static_cast<std::uint32_t>(kGeometry.page_bytes()), program, pace, seed);
   w.device = device.get();
-  auto machine = std::make_unique<cuda::DecodeMachine>(o, std::move(device));
+  auto created = cuda::DecodeMachine::create(o, std::move(device));
+  REQUIRE(created);
+  auto machine = *std::move(created);
   w.machine = machine.get();
   RuntimeOptions r;
   r.platform = o.platform;
@@ -175,7 +177,7 @@ TEST_CASE("a page that was overwritten behind the machine's back is found out") 
   Rng rng(5);
   random_step(w, rng);
   must(w.machine->check());
-  const kernels::PageContents foreign{w.device->slot_address(1, 0), 4711, kTokens};
+  const kernels::PageContents foreign{FakeDevice::address_of(1, 0), 4711, kTokens};
   must(w.device->set_up({&foreign, 1}, {}));
   const Status good = w.machine->check();
   REQUIRE_FALSE(good);
@@ -204,7 +206,7 @@ TEST_CASE("only entries that changed are sent, and a step is captured once") {
     CHECK(w.device->entry_writes == kLayers * kHeads * 4);
   }
   CHECK(w.device->prepared == 1);
-  CHECK(w.device->unknown_at_start == 0);  // boxes of all prompt pages
+  CHECK(w.device->unknown_at_start(0, 10) == 0);  // boxes of all prompt pages
   CHECK(w.log->captures == 1);
 }
 
@@ -221,15 +223,45 @@ TEST_CASE("tables grow with the context by another capture") {
 }
 
 TEST_CASE("a read of what the slot does not hold is refused before it is launched") {
-  World w = make_world("lru", 60, Pace::kEager, 1);
-  const std::vector<PageOp> fill{{PageOp::Kind::kFill, 1, 1, 5, 1, 0, 0}};
+  World w = make_world("none", 200, Pace::kEager, 1);
+  PageTable table(kLayers, kHeads, std::vector<std::uint32_t>{200, 4000});
+  const PageId full = table.open_chunk(), tail = full + 1;
+  table.open_block(full, 0, 0);
+  table.open_block(tail, 1, 0);
+  w.machine->attach(table);
+  std::vector<PageOp> fill;
+  for (const std::uint32_t head : {0U, 1U}) {
+    fill.push_back({PageOp::Kind::kFill, 1, 1, full + head * PageTable::kRun, 1, head, head});
+  }
   must(w.machine->set_up(fill));
-  const std::vector<PageId> blocks{5};
-  const std::vector<GroupWork> groups{{0, 0, 1, blocks, 0, {}}, {0, 1, 1, blocks, 0, {}}};
-  const std::vector<PageOp> stale{{PageOp::Kind::kRead, 1, 0, 5, 2, 0, kNoSlot}};
-  const Status ran = w.machine->run({0, 0, stale, groups, nullptr, nullptr});
-  REQUIRE_FALSE(ran);
-  CHECK(ran.error().code == Code::kCorrupt);
+  const std::vector<PageId> blocks{full, tail};
+  const std::vector<std::uint32_t> pages{0};
+  const std::vector<std::uint8_t> at_home{0};
+  std::vector<GroupWork> groups;
+  std::vector<PageOp> tails;
+  for (const std::uint32_t head : {0U, 1U}) {
+    const PageId offset = head * PageTable::kRun;
+    groups.push_back({0, head, kTokens + 1, blocks, offset, pages, at_home});
+    tails.push_back({PageOp::Kind::kFill, 0, 0, tail + offset, 1, head, head, 1});
+  }
+  must(w.machine->run({0, 0, tails, groups, nullptr, nullptr}));
+  SECTION("another version") {
+    ++table.version[full + PageTable::kRun];
+    const Status ran = w.machine->run({0, 0, tails, groups, nullptr, nullptr});
+    REQUIRE_FALSE(ran);
+    CHECK(ran.error().code == Code::kCorrupt);
+  }
+  SECTION("a place where it never was") {
+    const std::vector<std::uint8_t> in_hbm{1};
+    groups[1].hits = in_hbm;
+    CHECK_FALSE(w.machine->run({0, 0, tails, groups, nullptr, nullptr}));
+  }
+  SECTION("a page that is kept and that nobody reads") {
+    groups[1].hits = {};
+    groups[1].pages = {};
+    tails.push_back({PageOp::Kind::kFetch, 1, 0, full + PageTable::kRun, 1, 1, 7});
+    CHECK_FALSE(w.machine->run({0, 0, tails, groups, nullptr, nullptr}));
+  }
 }
 
 TEST_CASE("a program without moves neither forks nor joins, and has every layer once") {

@@ -20,37 +20,47 @@ enum class Pace { kEager, kLazy, kRandom };
 
 /// A device of host memory that executes the program of a step one launch after another, with the
 /// side stream as fast, as slow or as irregular as its order rules permit, and compares every page
-/// that attention reads.
-class FakeDevice final : public cuda::DecodeDevice {
+/// that attention reads. With `late`, so many launches are on their way before the oldest one is
+/// executed, as on a GPU that is behind.
+class FakeDevice : public cuda::DecodeDevice {
  public:
   FakeDevice(std::span<const std::uint32_t> tier_pages, std::uint32_t page_bytes,
-             cuda::ProgramOptions program, Pace pace, std::uint64_t seed)
+             cuda::ProgramOptions program, Pace pace, std::uint64_t seed, std::size_t late = 0)
       : page_bytes_(page_bytes),
         program_(cuda::step_program(program)),
         layers_(program.layers),
         pace_(pace),
+        late_(late),
         rng_(seed) {
     for (const std::uint32_t n : tier_pages) {
       // Not a number anywhere: what was never written is never right.
-      tiers_.emplace_back(std::size_t{n} * page_bytes / 4 + 1, 0xFFFFFFFFU);
+      tiers_.emplace_back((std::size_t{n} * page_bytes + kBlock) / 4, 0xFFFFFFFFU);
     }
   }
 
-  std::uint64_t slot_address(TierId tier, SlotId slot) const override {
+  cuda::TierMemory memory(TierId tier) const override {
     // Addresses of the device, not of this process; any multiple of 128 will do.
-    return (std::uint64_t{tier} + 1) << 40 | std::uint64_t{slot} << 12;
+    auto& own = const_cast<FakeDevice*>(this)->tiers_[tier];
+    const std::span<std::byte> host(reinterpret_cast<std::byte*>(words_of(own)),
+                                    own.size() * 4 - kBlock);
+    return {address_of(tier, 0), kBlock, tier != kHbm, host};
   }
-  bool over_link(TierId tier) const override { return tier != kHbm; }
+  static std::uint64_t address_of(TierId tier, std::uint32_t place) {
+    return (std::uint64_t{tier} + 1) << 40 | std::uint64_t{place} * kBlock;
+  }
 
   Status set_up(std::span<const kernels::PageContents> made,
                 std::span<const kernels::PageCopy> copies) override {
+    execute_all();
     for (const auto& m : made) make(m.address, m.page, m.tokens);
     for (const auto& c : copies) copy(c);
     return {};
   }
 
   Status prepare(const kernels::StepShape& shape) override {
+    execute_all();
     shape_ = shape;
+    unboxed_.clear();
     tables_.assign(layers_, std::vector<kernels::PageEntry>(shape.groups() * shape.max_pages, 0));
     installs_.assign(shape.groups() * shape.max_pages, 0);
     ++prepared;
@@ -59,31 +69,50 @@ class FakeDevice final : public cuda::DecodeDevice {
 
   Status start_row(std::uint32_t row, std::uint32_t tokens,
                    std::span<const kernels::PageEntry> entries) override {
+    execute_all();
     const std::size_t size = std::size_t{shape_.kv_heads} * shape_.max_pages;
+    const std::size_t row_entries = layers_ * size;
+    unboxed_.resize(std::max(unboxed_.size(), (row + 1) * row_entries), 0);
     for (std::uint32_t l = 0; l < layers_; ++l) {
       for (std::size_t i = 0; i < size; ++i) {
-        tables_[l][row * size + i] = entries[l * size + i];
-        const bool there = i % shape_.max_pages * shape_.page_tokens < tokens;
-        unknown_at_start += there && entries[l * size + i] == kernels::kAbsentPage ? 1 : 0;
+        const auto entry = entries[l * size + i];
+        tables_[l][row * size + i] = entry;
+        const std::uint32_t page = static_cast<std::uint32_t>(i % shape_.max_pages);
+        if (page * shape_.page_tokens >= tokens) continue;
+        // Its box is computed from what lies there now: a page may be shown and taken away again.
+        std::uint8_t& state = unboxed_[row * row_entries + l * size + i];
+        if (entry != kernels::kAbsentPage) state = 1;
+        if (entry != kernels::kAbsentPage && memory(kernels::entry_address(entry))[0] == ~0U)
+          ++empty_at_start;
       }
     }
+    ++rows_started;
     return {};
+  }
+  /// Pages of a row's context whose boxes nobody could compute.
+  std::uint64_t unknown_at_start(std::uint32_t row, std::uint32_t pages) const {
+    const std::size_t size = std::size_t{shape_.kv_heads} * shape_.max_pages;
+    std::uint64_t unknown = 0;
+    for (std::size_t i = 0; i < layers_ * size; ++i) {
+      if (i % shape_.max_pages < pages) unknown += unboxed_[row * layers_ * size + i] == 0 ? 1 : 0;
+    }
+    return unknown;
   }
 
-  Status launch(std::span<const std::byte> lists) override {
-    lists_.assign(lists.begin(), lists.end());
-    for (const cuda::Launch& launch : program_) execute(launch);
-    run_side(side_.size());
-    cuda::StepTimes times;
-    times.step = header().step;
-    times.total = 1e-3;
-    times_.push_back(times);
+  Status launch(std::span<const std::byte> lists, cuda::LayerRange layers) override {
+    queue_.push_back({{lists.begin(), lists.end()}, layers});
+    ++launches;
+    while (queue_.size() > late_) execute_one();
     return {};
   }
-  Status drain() override { return {}; }
+  Status drain() override {
+    execute_all();
+    return {};
+  }
   std::vector<cuda::StepTimes> take_times() override { return std::exchange(times_, {}); }
 
   Result<std::uint64_t> count_bad(std::span<const kernels::PageContents> pages) override {
+    execute_all();
     std::uint64_t bad = 0;
     for (const auto& p : pages) bad += holds(p.address, p.page, p.tokens) ? 0 : 1;
     return bad;
@@ -97,9 +126,41 @@ class FakeDevice final : public cuda::DecodeDevice {
   std::vector<std::string> notes() const override { return {}; }
 
   std::uint64_t reads = 0, installs = 0, moves = 0, early = 0, entry_writes = 0, prepared = 0;
-  std::uint64_t unknown_at_start = 0;
+  std::uint64_t empty_at_start = 0, rows_started = 0, launches = 0;
 
  private:
+  static constexpr std::size_t kBlock = 4096;
+  struct Queued {
+    std::vector<std::byte> lists;
+    cuda::LayerRange layers;
+  };
+
+  void execute_all() {
+    while (!queue_.empty()) execute_one();
+  }
+  void execute_one() {
+    lists_ = std::move(queue_.front().lists);
+    const cuda::LayerRange range = queue_.front().layers;
+    queue_.pop_front();
+    for (const cuda::Launch& launch : program_) {
+      const bool last = launch.layer == layers_ && range.end == layers_;
+      if ((launch.layer >= range.first && launch.layer < range.end) || last) execute(launch);
+    }
+    run_side(side_.size());
+    cuda::StepTimes times;
+    times.step = header().step;
+    times.total = 1e-3;
+    times.idle = 1e-4;
+    times.layers.resize(layers_ + std::size_t{1});
+    for (std::uint32_t l = range.first; l <= range.end; ++l)
+      times.layers[l].begin = ++clock_ * 1000;
+    times_.push_back(times);
+  }
+
+  static std::uint32_t* words_of(std::vector<std::uint32_t>& tier) {
+    const auto at = reinterpret_cast<std::uintptr_t>(tier.data());
+    return tier.data() + ((at + kBlock - 1) / kBlock * kBlock - at) / 4;
+  }
   template <class T>
   const T* list(std::uint32_t at) const {
     return reinterpret_cast<const T*>(lists_.data() + at);
@@ -110,8 +171,7 @@ class FakeDevice final : public cuda::DecodeDevice {
   }
 
   std::uint32_t* memory(std::uint64_t address) {
-    return tiers_[(address >> 40) - 1].data() +
-           (address & 0xFFFFFFFFFFULL) / 4096 * page_bytes_ / 4;
+    return words_of(tiers_[(address >> 40) - 1]) + (address & 0xFFFFFFFFFFULL) / 4;
   }
   std::uint32_t words() const { return shape_.page_tokens * shape_.head_dim / 2; }
 
@@ -258,7 +318,11 @@ class FakeDevice final : public cuda::DecodeDevice {
   std::vector<cuda::Launch> program_;
   std::uint32_t layers_;
   Pace pace_;
+  std::size_t late_;
   Rng rng_;
+  std::deque<Queued> queue_;
+  std::vector<std::uint8_t> unboxed_;  ///< by row, layer and entry: 1 once its box was computed
+  std::uint64_t clock_ = 0;
   kernels::StepShape shape_{};
   std::vector<std::vector<std::uint32_t>> tiers_;
   std::vector<std::vector<kernels::PageEntry>> tables_;
