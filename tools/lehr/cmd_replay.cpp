@@ -91,8 +91,10 @@ std::string to_text(const runtime::ReplayResult& r, const std::string& hbm,
 nlohmann::ordered_json run_on_gpu(const Arguments& arguments, const Prepared& prepared,
                                   const std::string& hbm, const runtime::ReplayOptions& options) {
   ProgressBar bar("replaying");
-  const DecodeOutcome outcome = take(
-      kCommand, decode(prepared, options, arguments.gpu, [&](double share) { bar.show(share); }));
+  DecodeOptions how = arguments.gpu;
+  how.nvme_directory = arguments.nvme_directory;
+  const DecodeOutcome outcome =
+      take(kCommand, decode(prepared, options, how, [&](double share) { bar.show(share); }));
   if (arguments.replay.json != "-") {
     print(kCommand, to_text(outcome.result, hbm, options, prepared));
     print_decode(outcome, options);
@@ -205,7 +207,7 @@ void add_replay(CLI::App& app) {
                   "What carries it out: sim, host, or cuda (a GPU)")
       ->check(CLI::IsMember({"sim", "host", "cuda"}));
   command.add_option("--nvme-dir", arguments->nvme_directory,
-                     "Directory for the NVMe tier's scratch file on host");
+                     "Directory for the NVMe tier's scratch file on host and cuda");
   command.add_option("--steps", arguments->steps, "Stop after so many steps (default: all)");
   command.add_option("--gpu", arguments->gpu.gpu, "On cuda: the GPU, from 0");
   command.add_option("--donor", arguments->gpu.donor,
@@ -215,6 +217,11 @@ void add_replay(CLI::App& app) {
   command.add_flag("--trace-kernels", arguments->gpu.trace_kernels,
                    "On cuda: stamp each kernel's end; the step takes longer for it");
   arguments->group.add_to(command);
+  command.add_option("--spare-pages", arguments->gpu.spare_pages,
+                     "On cuda: places in host memory for pages on their way to or from NVMe beyond "
+                     "--host (default: a sixteenth of it)");
+  command.add_option("--faults", arguments->gpu.faults,
+                     "On cuda: faults of the NVMe tier's transfers, e.g. read#100=eio");
   command.add_option("--calibrated", arguments->calibrated,
                      "On cuda: write the profile, fitted to what was measured, to this file");
   command.add_option("--perfetto", arguments->timeline,

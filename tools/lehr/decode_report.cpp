@@ -122,6 +122,66 @@ std::vector<std::pair<std::string, double>> kernel_times(const DecodeOutcome& o)
   return out;
 }
 
+/// The host's time for a step beside the GPU's, and what both come to together.
+std::vector<std::pair<const char*, std::string>> loop_lines(const DecodeOutcome& o) {
+  const LoopFigures& loop = o.loop;
+  const double n = std::max<double>(1, static_cast<double>(o.measured.size()));
+  std::vector<std::pair<const char*, std::string>> out;
+  out.emplace_back(
+      "host a step",
+      fmt::format("deciding {}, listing {}, launch {}; wall clock {} a step, of which "
+                  "the GPU worked {} and waited {}",
+                  human_seconds(std::max(0.0, o.host - o.listing)), human_seconds(o.listing),
+                  human_seconds(o.launch), human_seconds(loop.wall / n),
+                  human_seconds(loop.gpu / n), human_seconds(loop.waited / n)));
+  const bool waited = loop.waited > 0.05 * loop.wall;
+  out.emplace_back(
+      "tokens/s",
+      fmt::format("{:.0f} of the whole loop by the wall clock, {:.0f} by the GPU's time "
+                  "alone: {}",
+                  loop.per_second(), loop.per_gpu_second(),
+                  waited ? "the GPU waited for the host" : "the host kept up"));
+  return out;
+}
+
+std::vector<std::pair<const char*, std::string>> below_lines(const BelowFigures& b) {
+  std::vector<std::pair<const char*, std::string>> out;
+  if (b.name.empty()) return out;
+  out.emplace_back("file below, a step",
+                   fmt::format("{:.1f} pages up from {}, {:.1f} down; {} steps launched in parts",
+                               b.staged, b.name, b.sunk, b.in_parts));
+  out.emplace_back("  predicted",
+                   fmt::format("reads {} of which layers stall for {}, writes {}",
+                               human_seconds(b.predicted_reads), human_seconds(b.predicted_stall),
+                               human_seconds(b.predicted_writes)));
+  out.emplace_back(
+      "  measured",
+      fmt::format("reads under way {}, the host waited {}, the GPU with it {} (stall); "
+                  "writes under way {}",
+                  human_seconds(b.reading), human_seconds(b.waited), human_seconds(b.exposed),
+                  human_seconds(b.writing)));
+  out.emplace_back("step with its stalls",
+                   fmt::format("predicted {}, measured {} (mean)", human_seconds(b.predicted_step),
+                               human_seconds(b.measured_step)));
+  return out;
+}
+
+ordered_json below_json(const BelowFigures& b) {
+  return {{"tier", b.name},
+          {"pages_up", b.staged},
+          {"pages_down", b.sunk},
+          {"steps_in_parts", b.in_parts},
+          {"predicted_reads_ms", b.predicted_reads * 1e3},
+          {"predicted_stall_ms", b.predicted_stall * 1e3},
+          {"predicted_writes_ms", b.predicted_writes * 1e3},
+          {"measured_reads_ms", b.reading * 1e3},
+          {"measured_wait_ms", b.waited * 1e3},
+          {"measured_stall_ms", b.exposed * 1e3},
+          {"measured_writes_ms", b.writing * 1e3},
+          {"predicted_step_ms", b.predicted_step * 1e3},
+          {"measured_step_ms", b.measured_step * 1e3}};
+}
+
 std::string trust_line(const DecodeOutcome& o) {
   if (runtime::trusted(o.steps)) {
     return fmt::format(
@@ -180,9 +240,8 @@ void print_decode(const DecodeOutcome& o, const runtime::ReplayOptions& options)
                    human_seconds(e.exposed), human_seconds(e.in_place), human_seconds(e.installs),
                    human_seconds(e.promotions), human_seconds(e.writes), human_seconds(e.hidden),
                    human_seconds(e.movers)));
-  line("host a step",
-       fmt::format("deciding and listing {}, launch {}; GPU idle before a step {}",
-                   human_seconds(o.host), human_seconds(o.launch), human_seconds(o.idle)));
+  for (const auto& [what, value] : below_lines(o.below)) line(what, value);
+  for (const auto& [what, value] : loop_lines(o)) line(what, value);
   std::string kernels;
   for (const auto& [name, us] : kernel_times(o)) kernels += fmt::format("{} {:.1f}, ", name, us);
   if (!kernels.empty()) line("kernels of a layer, us", kernels + "each with its stamp");
@@ -216,8 +275,15 @@ ordered_json decode_figures(const DecodeOutcome& o, const runtime::ReplayOptions
   out["measured_hidden_ms_per_step"] = e.hidden * 1e3;
   out["movers_ms_per_step"] = e.movers * 1e3;
   out["host_ms_per_step"] = o.host * 1e3;
+  out["listing_ms_per_step"] = o.listing * 1e3;
   out["launch_us"] = o.launch * 1e6;
   out["idle_us"] = o.idle * 1e6;
+  const double n = std::max<double>(1, static_cast<double>(o.measured.size()));
+  out["wall_ms_per_step"] = o.loop.wall / n * 1e3;
+  out["gpu_waited_ms_per_step"] = o.loop.waited / n * 1e3;
+  out["tokens_per_second"] = {{"wall_clock", o.loop.per_second()},
+                              {"gpu_time", o.loop.per_gpu_second()}};
+  if (!o.below.name.empty()) out["below"] = below_json(o.below);
   out["step_error"] = {{"median", o.steps.median}, {"p95", o.steps.p95}};
   out["layer_error"] = {{"median", o.layers.median}, {"p95", o.layers.p95}};
   out["trusted"] = runtime::trusted(o.steps);
@@ -241,7 +307,7 @@ ordered_json decode_figures(const DecodeOutcome& o, const runtime::ReplayOptions
 
 namespace {
 
-enum Track : std::uint32_t { kSteps = 1, kLayers, kKernels, kWeights, kMovers, kPredicted };
+enum Track : std::uint32_t { kSteps = 1, kLayers, kKernels, kWeights, kMovers, kPredicted, kWaits };
 constexpr std::uint32_t kGpu = 1, kHost = 2;
 
 void add_layer(runtime::TimelineFile& file, const StepRecord& step, std::size_t l, double at,
@@ -299,6 +365,7 @@ Status write_timeline(const std::string& path, const DecodeOutcome& o,
   file.name_track(kGpu, kPredicted, "predicted");
   file.name_process(kHost, "host (aligned at each launch)");
   file.name_track(kHost, kSteps, "deciding and listing");
+  if (!o.below.name.empty()) file.name_track(kHost, kWaits, "waiting for " + o.below.name);
   const auto& steps = o.log->steps;
   const std::uint64_t zero = steps.empty() ? 0 : steps.front().times.layers.front().begin;
   for (std::size_t s = 0; s < steps.size(); ++s) {
@@ -306,8 +373,13 @@ Status write_timeline(const std::string& path, const DecodeOutcome& o,
     const double begin = static_cast<double>(step.times.layers.front().begin - zero) * 1e-9;
     file.slice(kGpu, kSteps, fmt::format("step {}", s), begin, step.times.total,
                fmt::format(R"("idle_before_us": {:.1f})", step.times.idle * 1e6));
-    file.slice(kHost, kSteps, fmt::format("step {}", s), begin - step.host, step.host,
-               fmt::format(R"("launch_us": {:.1f})", step.times.launch * 1e6));
+    file.slice(kHost, kSteps, fmt::format("step {}", s), begin - step.host - step.below.waited,
+               step.host, fmt::format(R"("launch_us": {:.1f})", step.times.launch * 1e6));
+    if (step.below.waited > 0) {
+      file.slice(
+          kHost, kWaits, "wait", begin - step.below.waited, step.below.waited,
+          fmt::format(R"("pages_up": {}, "pages_down": {})", step.below.staged, step.below.sunk));
+    }
     double at = begin;
     for (std::size_t l = 0; l < step.layers.size(); ++l) {
       add_layer(file, step, l, at, zero);

@@ -22,13 +22,19 @@ Seconds layer_seconds(const StepRecord& step, std::size_t layer) {
   return static_cast<double>(stamps[layer + 1].begin - stamps[layer].begin) * 1e-9;
 }
 
-/// Pages have one home and no place below: HBM and home hold what there is, no more.
+/// HBM and home hold what there is, no more; what home cannot hold lies in a file below host
+/// memory.
 void fit_to_pages(runtime::ReplayOptions& options, std::uint64_t total_pages) {
   runtime::RuntimeOptions& r = options.runtime;
+  const placement::Platform& p = r.platform;
+  std::uint64_t left = total_pages - std::min<std::uint64_t>(total_pages, r.tier_pages[p.home]);
+  if (p.tiers[p.home].name == "peer") left = 0;  // a GPU's memory: no file comes there
   for (std::size_t t = 0; t < r.tier_pages.size(); ++t) {
-    const bool used = t == kHbm || t == r.platform.home;
+    const bool above = t == kHbm || t == p.home;
+    const bool file = t > p.home && !p.tiers[t].directly_readable && left > 0;
     r.tier_pages[t] = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(r.tier_pages[t], used ? total_pages : 0));
+        std::min<std::uint64_t>(r.tier_pages[t], above || file ? total_pages : 0));
+    if (file && r.tier_pages[t] > 0) left = 0;
   }
 }
 
@@ -67,18 +73,80 @@ Seconds median_of(const DecodeLog& log, std::uint32_t warmup, Seconds (*get)(con
   return percentile(std::move(values), 0.5);
 }
 
-void compare(DecodeOutcome& out, const runtime::ReplayOptions& options) {
+/// What the GPU itself is given to do: the file's transfers run beside it or before it.
+placement::LayerLoad without_below(placement::LayerLoad load, const placement::Platform& platform,
+                                   TierId below) {
+  if (below == 0) return load;
+  load.stall = {};
+  for (std::size_t i = 0; i < platform.links.size(); ++i) {
+    if (platform.links[i].from == below || platform.links[i].to == below) load.link[i] = {};
+  }
+  return load;
+}
+
+void add_below(BelowFigures& b, const StepRecord& step, const placement::Platform& platform,
+               TierId below) {
+  const LinkId up = platform.link(below, platform.home), down = platform.link(platform.home, below);
+  for (const LayerRecord& l : step.layers) {
+    b.predicted_stall += l.predicted.stall;
+    b.predicted_reads += l.predicted.stall + l.predicted.link[up];
+    b.predicted_writes += l.predicted.link[down];
+    b.predicted_step += l.predicted.total();
+  }
+  const Seconds exposed = std::min(step.below.waited, step.times.idle);
+  b.staged += static_cast<double>(step.below.staged);
+  b.sunk += static_cast<double>(step.below.sunk);
+  b.reading += step.below.reading;
+  b.writing += step.below.writing;
+  b.waited += step.below.waited;
+  b.exposed += exposed;
+  b.measured_step += step.times.total + exposed;
+}
+
+BelowFigures below_figures(const DecodeLog& log, std::uint32_t warmup,
+                           const placement::Platform& platform, TierId below) {
+  BelowFigures b;
+  if (below == 0 || log.steps.size() <= warmup) return b;
+  b.name = platform.tiers[below].name;
+  for (std::size_t s = warmup; s < log.steps.size(); ++s)
+    add_below(b, log.steps[s], platform, below);
+  const double n = static_cast<double>(log.steps.size() - warmup);
+  for (double* x :
+       {&b.staged, &b.sunk, &b.predicted_stall, &b.predicted_reads, &b.predicted_writes, &b.reading,
+        &b.writing, &b.waited, &b.exposed, &b.predicted_step, &b.measured_step})
+    *x /= n;
+  for (const StepRecord& s : log.steps) b.in_parts += s.parts > 1 ? 1 : 0;
+  return b;
+}
+
+LoopFigures loop_figures(const DecodeLog& log, std::uint32_t warmup) {
+  LoopFigures loop;
+  if (log.steps.size() <= warmup) return loop;
+  for (std::size_t s = warmup; s < log.steps.size(); ++s) {
+    loop.tokens += log.steps[s].sequences;
+    loop.gpu += log.steps[s].times.total;
+    loop.waited += log.steps[s].times.idle;
+  }
+  loop.wall = log.drained - log.steps[warmup].began;
+  return loop;
+}
+
+void compare(DecodeOutcome& out, const runtime::ReplayOptions& options, TierId below) {
   const DecodeLog& log = *out.log;
+  const placement::Platform& platform = options.runtime.platform;
   const std::uint32_t warmup = log.steps.size() > options.warmup_steps ? options.warmup_steps : 0;
   std::vector<Seconds> layer_predicted, layer_measured;
   for (std::size_t s = warmup; s < log.steps.size(); ++s) {
     Seconds sum = 0;
     for (std::size_t l = 0; l < log.steps[s].layers.size(); ++l) {
       const LayerRecord& r = log.steps[s].layers[l];
-      out.measured_layers.push_back({r.load, r.predicted.total(), layer_seconds(log.steps[s], l)});
-      layer_predicted.push_back(out.measured_layers.back().predicted);
+      const placement::LayerLoad load = without_below(r.load, platform, below);
+      const Seconds predicted =
+          below == 0 ? r.predicted.total() : placement::layer_time(platform, load).total();
+      out.measured_layers.push_back({load, predicted, layer_seconds(log.steps[s], l)});
+      layer_predicted.push_back(predicted);
       layer_measured.push_back(out.measured_layers.back().measured);
-      sum += layer_predicted.back();
+      sum += predicted;
     }
     out.predicted.push_back(sum);
     out.measured.push_back(log.steps[s].times.total);
@@ -86,10 +154,13 @@ void compare(DecodeOutcome& out, const runtime::ReplayOptions& options) {
   }
   out.steps = runtime::relative_errors(out.predicted, out.measured);
   out.layers = runtime::relative_errors(layer_predicted, layer_measured);
-  out.calibration = runtime::calibrate(options.runtime.platform, out.measured_layers);
+  out.calibration = runtime::calibrate(platform, out.measured_layers);
   out.calibrated_steps =
       runtime::relative_errors(predicted_by(out, out.calibration.platform), out.measured);
+  out.below = below_figures(log, warmup, platform, below);
+  out.loop = loop_figures(log, warmup);
   out.host = median_of(log, warmup, [](const StepRecord& s) { return s.host + s.times.copy; });
+  out.listing = median_of(log, warmup, [](const StepRecord& s) { return s.listing; });
   out.launch = median_of(log, warmup, [](const StepRecord& s) { return s.times.launch; });
   out.idle = median_of(log, warmup, [](const StepRecord& s) { return s.times.idle; });
 }
@@ -138,6 +209,12 @@ Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions op
   machine.tiering = how.tiering;
   machine.trace_kernels = how.trace_kernels;
   machine.recorded = recorded_contents(prepared);
+  machine.below.directory = how.nvme_directory;
+  machine.below.spare_pages = how.spare_pages;
+  if (!how.faults.empty()) {
+    LEHR_ASSIGN(machine.below.faults, transfer::FaultPlan::parse(how.faults));
+  }
+  const TierId below = machine.below_home();
   machine.log = out.log;
   LEHR_ASSIGN(auto made, runtime::make_cuda_machine(machine));
   // Scores read every page's box: HBM bytes beside KV, like weights.
@@ -145,7 +222,7 @@ Result<DecodeOutcome> decode(const Prepared& prepared, runtime::ReplayOptions op
   LEHR_ASSIGN(out.result, runtime::replay(prepared.workload, options, std::move(made), progress));
   out.result.measured_seconds.clear();
   for (const StepRecord& s : out.log->steps) out.result.measured_seconds.push_back(s.times.total);
-  compare(out, options);
+  compare(out, options, below);
   return out;
 }
 

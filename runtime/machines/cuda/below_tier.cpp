@@ -18,7 +18,7 @@ namespace {
 constexpr TierId kMemory = 0, kFile = 1;
 constexpr std::uint32_t kReaders = 8;
 constexpr std::uint32_t kDepth = 128;
-constexpr std::int64_t kSettleNs = 60'000'000'000;
+constexpr std::uint32_t kJobs = 1U << 17;  ///< every spare place at once, and more
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -83,6 +83,7 @@ Result<std::unique_ptr<transfer::TransferEngine>> make_engine(const BelowConfig&
   parts.links.push_back({config.home + " to " + config.name, kMemory, kFile, {}, {}});
   parts.links.push_back({config.name + " to " + config.home, kFile, kMemory, {}, {}});
   parts.faults = config.options.faults;
+  parts.max_jobs = kJobs;
   LEHR_ASSIGN(auto engine, transfer::TransferEngine::create(std::move(parts)));
   LEHR_TRY(take_all(*engine, kMemory, places));
   LEHR_TRY(take_all(*engine, kFile, config.slots));
@@ -281,13 +282,13 @@ Status BelowTier::wait_for_needed() {
   return failure_;
 }
 
-Status BelowTier::settle(Launches ended) {
+Status BelowTier::settle(Launches ended, std::int64_t bound_ns) {
   LEHR_TRY(submit(true));
   (void)pump(ended);  // failures are kept
   const std::int64_t began = now_ns();
   transfer::MoveResult results[64];
   while (engine_->stats().unfinished > 0) {
-    const std::int64_t left = kSettleNs - (now_ns() - began);
+    const std::int64_t left = bound_ns - (now_ns() - began);
     const std::size_t n = left > 0 ? engine_->wait_some(results, left) : 0;
     if (n == 0) return refused(Reason::kPending, config_.name + ": transfers do not end");
     take(std::span(results).first(n));
@@ -333,7 +334,7 @@ Result<std::vector<std::uint8_t>> BelowTier::fetch(std::span<const Wanted> wante
   }
   std::vector<transfer::Submission> said(moves.size());
   (void)engine_->submit(moves, said);
-  LEHR_TRY(engine_->wait_all(kSettleNs));
+  LEHR_TRY(engine_->wait_all(kPatientNs));
   transfer::MoveResult results[64];
   for (std::size_t n = engine_->poll(results); n > 0; n = engine_->poll(results)) {
     for (const transfer::MoveResult& r : std::span(results).first(n))

@@ -51,8 +51,9 @@ class BelowTier {
   Status wait_for_needed();
   /// Takes what has ended; starts writes whose contents are there. The first failure.
   Status pump(Launches ended);
-  /// Waits until nothing is under way, however it ends.
-  Status settle(Launches ended);
+  /// Waits until nothing is under way, however it ends. kRefused with kPending past the bound.
+  Status settle(Launches ended, std::int64_t bound_ns);
+  static constexpr std::int64_t kPatientNs = 60'000'000'000;  ///< outside the steps
   /// What was listed is not handed over: nobody needs it, and what was to go down stays.
   void rollback();
 

@@ -353,7 +353,8 @@ Status DecodeMachine::wait_for_all() {
   LEHR_TRY(device_->drain());
   collect_times();
   if (below_ == 0) return {};
-  if (Status ended = below_tier_->settle(ended_); !ended) return fail(std::move(ended).error());
+  if (Status ended = below_tier_->settle(ended_, options_.below.bound_ns); !ended)
+    return fail(std::move(ended).error());
   home_slots_->reclaim(ended_);
   return {};
 }
@@ -390,9 +391,10 @@ void DecodeMachine::collect_times() {
 
 Status DecodeMachine::drain() {
   if (!failed_) LEHR_TRY(launch_listed());
+  const bool running = !parts_.empty();
   LEHR_TRY(device_->drain());
   collect_times();
-  options_.log->drained = seconds(now_ns());
+  if (running) options_.log->drained = seconds(now_ns());
   return {};
 }
 
@@ -400,7 +402,7 @@ Status DecodeMachine::drain() {
 
 Status DecodeMachine::check() {
   LEHR_TRY(drain());
-  const Status moved = below_ != 0 ? below_tier_->settle(ended_) : Status{};
+  const Status moved = below_ != 0 ? below_tier_->settle(ended_, BelowTier::kPatientNs) : Status{};
   std::vector<kernels::PageContents> pages;
   for (const TierId t : {kHbm, home_}) {
     const auto slots = ledger_.tier(t);
