@@ -207,7 +207,7 @@ void add_replay(CLI::App& app) {
                   "What carries it out: sim, host, or cuda (a GPU)")
       ->check(CLI::IsMember({"sim", "host", "cuda"}));
   command.add_option("--nvme-dir", arguments->nvme_directory,
-                     "Directory for the NVMe tier's scratch file on host and cuda");
+                     "Directory for the NVMe tier's scratch file on host");
   command.add_option("--steps", arguments->steps, "Stop after so many steps (default: all)");
   command.add_option("--gpu", arguments->gpu.gpu, "On cuda: the GPU, from 0");
   command.add_option("--donor", arguments->gpu.donor,

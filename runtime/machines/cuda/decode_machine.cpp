@@ -498,14 +498,18 @@ std::vector<std::string> DecodeMachine::notes() const {
   out.push_back(fmt::format("{} steps, the step was captured {} time{}", log.steps.size(),
                             log.captures, log.captures == 1 ? "" : "s"));
   if (below_ != 0) {
-    const auto cut = std::count_if(log.steps.begin(), log.steps.end(),
-                                   [](const StepRecord& s) { return s.parts > 1; });
+    std::uint64_t up = 0, down = 0, cut = 0;
+    for (const StepRecord& s : log.steps) {
+      up += s.below.staged;
+      down += s.below.sunk;
+      cut += s.parts > 1 ? 1 : 0;
+    }
+    const std::string& home = options_.platform.tiers[home_].name;
     out.push_back(fmt::format(
         "{} pages came up from {} in the steps, {} went down; {} spare places in {} for them; {} "
         "steps were launched in parts",
-        below_tier_->read(), options_.platform.tiers[below_].name, below_tier_->written(),
-        options_.home_places() - options_.tier_pages[home_], options_.platform.tiers[home_].name,
-        cut));
+        up, options_.platform.tiers[below_].name, down,
+        options_.home_places() - options_.tier_pages[home_], home, cut));
     const auto more = below_tier_->notes();
     out.insert(out.end(), more.begin(), more.end());
   }
