@@ -105,6 +105,38 @@ serving::MakeMachine on_gpus(const GroupMachines& machines, const Prepared& prep
       };
 }
 
+/// What the devices' shares follow from.
+struct Sharing {
+  const GroupArguments& arguments;
+  const GroupMachines& machines;
+  const Prepared& prepared;
+  const runtime::ReplayOptions& options;
+  const GroupReplayOptions& group;
+  const std::vector<double>& budget;
+};
+
+/// HBM by budget; the tiers below are the host's.
+runtime::RuntimeOptions device_options(const Sharing& s, std::uint32_t d) {
+  runtime::RuntimeOptions device = s.options.runtime;
+  const bool real = s.machines.machine != "sim";
+  const TierId home = device.platform.home;
+  const std::uint32_t most = most_pages(s.arguments, s.group, s.prepared, d);
+  const bool all_at_home = device.tier_pages[home] >= s.prepared.total_pages;
+  for (std::size_t t = 0; t < device.tier_pages.size(); ++t) {
+    std::uint32_t& pages = device.tier_pages[t];
+    const double share = t == kHbm ? s.budget[d] : s.group.weights[d];
+    if (t == kHbm || !all_at_home) pages = static_cast<std::uint32_t>(share * pages);
+    if (t > home && all_at_home && real) pages = 0;
+    if (real) pages = std::min(pages, most);
+  }
+  if (s.machines.machine == "cuda") {  // it is this project's own kernels that run
+    if (s.prepared.kernels_per_layer > 0)
+      device.platform.control_per_layer = s.prepared.kernels_per_layer;
+    device.weights_bytes += runtime::box_bytes(s.prepared.geometry, s.prepared.total_pages);
+  }
+  return device;
+}
+
 std::string gpu_list(std::span<const std::uint32_t> units) {
   return fmt::format("{}", fmt::join(units, "/"));
 }
@@ -158,27 +190,11 @@ Result<GroupReplayOptions> group_options(const GroupArguments& arguments,
   group.results = prepared.geometry;
   group.warmup_steps = options.warmup_steps;
   group.max_steps = options.max_steps;
-  const bool real = machines.machine != "sim";
+  const Sharing sharing{arguments, machines, prepared, options, group, budget};
   for (std::uint32_t d = 0; d < arguments.gpus; ++d) {
-    runtime::RuntimeOptions device = options.runtime;
-    const TierId home = device.platform.home;
-    const std::uint32_t most = most_pages(arguments, group, prepared, d);
-    const bool all_at_home = device.tier_pages[home] >= prepared.total_pages;
-    for (std::size_t t = 0; t < device.tier_pages.size(); ++t) {
-      std::uint32_t& pages = device.tier_pages[t];
-      const double share = t == kHbm ? budget[d] : group.weights[d];
-      if (t == kHbm || !all_at_home) pages = static_cast<std::uint32_t>(share * pages);
-      if (t > home && all_at_home && real) pages = 0;
-      if (real) pages = std::min(pages, most);
-    }
+    group.devices.push_back(device_options(sharing, d));
     if (policy->traits.unlimited)
-      device.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared.total_pages);
-    if (machines.machine == "cuda") {
-      if (prepared.kernels_per_layer > 0)
-        device.platform.control_per_layer = prepared.kernels_per_layer;
-      device.weights_bytes += runtime::box_bytes(prepared.geometry, prepared.total_pages);
-    }
-    group.devices.push_back(std::move(device));
+      group.devices.back().tier_pages[kHbm] = static_cast<std::uint32_t>(prepared.total_pages);
   }
   if (machines.machine == "sim") {
     group.make = [](std::uint32_t,
@@ -193,33 +209,32 @@ Result<GroupReplayOptions> group_options(const GroupArguments& arguments,
   return group;
 }
 
-std::string group_text(const GroupOutcome& outcome, const GroupArguments& arguments,
-                       const GroupReplayOptions& options) {
+namespace {
+
+std::string device_table(const GroupOutcome& outcome, const GroupArguments& arguments,
+                         const GroupReplayOptions& options) {
   const placement::Platform& platform = options.devices.front().platform;
-  const bool tokens = options.split == Split::kTokens;
-  std::string out = fmt::format("{} GPUs by {}, policy {}, profile {}\n", arguments.gpus,
-                                arguments.split, outcome.whole.policy, platform.name);
   std::vector<std::string> header{"GPU", arguments.split, "HBM pages", "reads", "byte hits"};
   std::vector<std::size_t> links;
   for (std::size_t i = 0; i < platform.links.size(); ++i) {
-    if (outcome.whole.all.link[i].bytes > 0) links.push_back(i);
+    if (outcome.whole.all.link[i].bytes == 0) continue;
+    links.push_back(i);
+    header.push_back("over " + platform.links[i].name);
   }
-  for (const std::size_t i : links) header.push_back("over " + platform.links[i].name);
   header.insert(header.end(), {"promoted", "step p50", "p99", "exposed/step"});
   Table table(header);
   for (std::size_t d = 0; d < outcome.devices.size(); ++d) {
     const serving::DeviceOutcome& device = outcome.devices[d];
     const runtime::StepReport& r = device.all;
-    std::vector<std::string> row{
-        fmt::format("{}", d),
-        tokens ? (d + 1 == outcome.devices.size() ? "last" : "range")
-        : device.units == device.first_units
-            ? fmt::format("{}", device.units)
-            : fmt::format("{}, at first {}", device.units, device.first_units),
-        fmt::format("{}", options.devices[d].tier_pages[kHbm]), fmt::format("{}", r.reads),
-        fmt::format("{:.2f}%",
-                    r.reads > 0 ? 100.0 * static_cast<double>(r.hits) / static_cast<double>(r.reads)
-                                : 100.0)};
+    const double hits =
+        r.reads > 0 ? static_cast<double>(r.hits) / static_cast<double>(r.reads) : 1;
+    std::string units = fmt::format("{}", device.units);
+    if (device.units != device.first_units)
+      units += fmt::format(", at first {}", device.first_units);
+    if (options.split == Split::kTokens) units = d + 1 == outcome.devices.size() ? "last" : "range";
+    std::vector<std::string> row{fmt::format("{}", d), std::move(units),
+                                 fmt::format("{}", options.devices[d].tier_pages[kHbm]),
+                                 fmt::format("{}", r.reads), fmt::format("{:.2f}%", 100 * hits)};
     for (const std::size_t i : links)
       row.push_back(human_bytes(static_cast<double>(r.link[i].bytes)));
     row.push_back(fmt::format("{}", r.promoted));
@@ -228,50 +243,62 @@ std::string group_text(const GroupOutcome& outcome, const GroupArguments& argume
     row.push_back(human_seconds(r.exposed / std::max(1U, outcome.whole.steps)));
     table.add(std::move(row));
   }
-  out += table.text();
+  return table.text();
+}
+
+std::string line(const char* what, const std::string& value) {
+  return fmt::format("  {:<26}{}\n", what, value);
+}
+
+std::string migration_text(const serving::Migration& m) {
+  if (!m.refused.empty())
+    return line("not rebalanced", fmt::format("before step {}: {}", m.step, m.refused));
+  return line("rebalanced",
+              fmt::format("before step {}: {} -> {}, since the slowest part took {} and would take "
+                          "{}; {} of {} pages sent, {} in {}",
+                          m.step, gpu_list(m.before), gpu_list(m.after), human_seconds(m.slowest),
+                          human_seconds(m.expected), m.sent_pages, m.pages,
+                          human_bytes(static_cast<double>(m.bytes)), human_seconds(m.seconds)));
+}
+
+}  // namespace
+
+std::string group_text(const GroupOutcome& outcome, const GroupArguments& arguments,
+                       const GroupReplayOptions& options) {
+  std::string out =
+      fmt::format("{} GPUs by {}, policy {}, profile {}\n", arguments.gpus, arguments.split,
+                  outcome.whole.policy, options.devices.front().platform.name);
+  out += device_table(outcome, arguments, options);
   const runtime::ReplayResult& whole = outcome.whole;
-  const double steps = std::max(1U, whole.steps);
-  const auto line = [&](const char* what, const std::string& value) {
-    out += fmt::format("  {:<26}{}\n", what, value);
-  };
-  line("steps, tokens", fmt::format("{}, {}", whole.steps, whole.tokens));
-  line("predicted step p50, p99",
-       fmt::format("{}, {} ({})", human_seconds(percentile(whole.step_seconds, 0.5)),
-                   human_seconds(percentile(whole.step_seconds, 0.99)),
-                   options.split == Split::kLayers ? "all GPUs one after the other"
-                                                   : "slowest GPU and merge"));
+  out += line("steps, tokens", fmt::format("{}, {}", whole.steps, whole.tokens));
+  out += line("predicted step p50, p99",
+              fmt::format("{}, {} ({})", human_seconds(percentile(whole.step_seconds, 0.5)),
+                          human_seconds(percentile(whole.step_seconds, 0.99)),
+                          options.split == Split::kLayers ? "all GPUs one after the other"
+                                                          : "slowest GPU and merge"));
   if (!whole.measured_seconds.empty()) {
-    line("measured step p50, p99",
-         fmt::format("{}, {} (no merge)", human_seconds(percentile(whole.measured_seconds, 0.5)),
-                     human_seconds(percentile(whole.measured_seconds, 0.99))));
+    out += line(
+        "measured step p50, p99",
+        fmt::format("{}, {} (no merge)", human_seconds(percentile(whole.measured_seconds, 0.5)),
+                    human_seconds(percentile(whole.measured_seconds, 0.99))));
   }
-  line("predicted tokens/s",
-       fmt::format("{:.1f}", static_cast<double>(whole.tokens) / whole.all.total));
-  line("merging a step",
-       fmt::format("{} (predicted, over {})", human_seconds(outcome.merging / steps),
-                   options.between.size() == 1 ? options.between[0].name : "the host's links"));
-  for (const serving::Migration& m : outcome.migrations) {
-    if (!m.refused.empty()) {
-      line("not rebalanced", fmt::format("before step {}: {}", m.step, m.refused));
-      continue;
-    }
-    line("rebalanced",
-         fmt::format(
-             "before step {}: {} -> {}, since the slowest part took {} and would take {}; {} of "
-             "{} pages sent, {} in {}",
-             m.step, gpu_list(m.before), gpu_list(m.after), human_seconds(m.slowest),
-             human_seconds(m.expected), m.sent_pages, m.pages,
-             human_bytes(static_cast<double>(m.bytes)), human_seconds(m.seconds)));
+  out += line("predicted tokens/s",
+              fmt::format("{:.1f}", static_cast<double>(whole.tokens) / whole.all.total));
+  out +=
+      line("merging a step",
+           fmt::format("{} (predicted, over {})",
+                       human_seconds(outcome.merging / std::max(1U, whole.steps)),
+                       options.between.size() == 1 ? options.between[0].name : "the host's links"));
+  for (const serving::Migration& m : outcome.migrations) out += migration_text(m);
+  if (arguments.rebalance != 0 && outcome.migrations.empty()) {
+    out += line("rebalanced", options.split == Split::kTokens
+                                  ? "ranges of later sequences follow the loads; dealt ones stay"
+                                  : "never: no change would have saved enough");
   }
-  if (arguments.rebalance != 0 && outcome.migrations.empty())
-    line("rebalanced", options.split == Split::kTokens
-                           ? "ranges of later sequences follow the loads; dealt ones stay"
-                           : "never: no change would have saved enough");
   for (std::size_t d = 0; d < outcome.devices.size(); ++d) {
     for (const std::string& note : outcome.devices[d].notes)
       out += fmt::format("  GPU {}: {}\n", d, note);
   }
-  for (const std::string& note : whole.notes) out += fmt::format("  {}\n", note);
   return out;
 }
 
