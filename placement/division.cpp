@@ -20,7 +20,7 @@ double served(const DeviceLoad& load, double units) {
   if (share >= 1) return units;
   const bool shown = load.share < 1 && load.hit_rate > 0;
   const double a =
-      shown ? std::clamp(std::log(load.hit_rate) / std::log(load.share), 0.0, 1.0) : 1.0;
+      shown ? std::clamp(std::log(load.hit_rate) / std::log(load.share), 0.0, 1.0) : kUnknownFall;
   return units * std::pow(share, a);
 }
 

@@ -26,11 +26,13 @@ struct DeviceLoad {
   double share = 0;     ///< of its units' bytes that its HBM could hold, may be over 1; 0: unknown
 };
 
+inline constexpr double kUnknownFall = 0.25;  ///< recorded traces showed 0.03 to 0.2
+
 /// Its part of a step if it had `units` instead. Where its share is unknown, what its HBM serves
 /// now it would go on serving as far as there is as much, and the rest comes over the link. Else
 /// hits follow share^a through the point that it showed, with 0 <= a <= 1: the first pages of an
-/// HBM are hit most. (a = 1, the least, where all of its units fit now: nothing is known of fewer.)
-/// Rises with `units`, ever faster.
+/// HBM are hit most. Where all of its units fit now, nothing shows what a smaller share would do: a
+/// = kUnknownFall. Rises with `units`, ever faster.
 Seconds predicted_step(const DeviceLoad& load, std::uint32_t units);
 
 struct RebalanceRule {

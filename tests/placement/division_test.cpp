@@ -2,6 +2,7 @@
 #include "placement/division.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -86,10 +87,11 @@ TEST_CASE("a part's time follows what its HBM goes on serving") {
 TEST_CASE("units that find room in HBM are read there") {
   DeviceLoad load{4, 0.04, 1, 100, 10};
   CHECK(predicted_step(load, 6) == Approx(0.24));  // 0.01 each of four, 0.1 each of two
-  load.share = 1;
-  CHECK(predicted_step(load, 6) == Approx(0.24));
-  load.share = 1.25;  // HBM for five
-  CHECK(predicted_step(load, 6) == Approx(0.15));
+  const auto with_hits = [](double h) { return 6 * (h * 0.01 + (1 - h) * 0.1); };
+  load.share = 1;  // HBM for four
+  CHECK(predicted_step(load, 6) == Approx(with_hits(std::pow(4 / 6.0, kUnknownFall))));
+  load.share = 1.25;  // for five
+  CHECK(predicted_step(load, 6) == Approx(with_hits(std::pow(5 / 6.0, kUnknownFall))));
   load.share = 1.5;
   CHECK(predicted_step(load, 6) == Approx(0.06));
   CHECK(predicted_step(load, 4) == Approx(0.04));
