@@ -43,11 +43,12 @@ std::vector<placement::DeviceLoad> GroupTarget::take_loads() {
                          static_cast<double>(device.runtime->groups().size()) / geometry_.groups();
     if (pages > 0) load.share = table.slots(kHbm).capacity() / pages;
     load.hbm = platform.hbm.at(size, 1);
-    // Pages cross in numbers: a link's rate is that of a step's misses together.
-    const double misses = static_cast<double>(device.seen.misses) /
-                          (std::max(1U, loaded_steps_) * std::max(1U, geometry_.layers));
+    // Pages cross in numbers, a layer's misses together; few or none now says nothing of more.
+    const double layers = static_cast<double>(std::max(1U, loaded_steps_)) *
+                          (by(Split::kLayers) ? units_[d] : geometry_.layers);
+    const double misses = static_cast<double>(std::max(device.seen.misses, device.seen.reads / 10));
     const LinkId link = platform.link(platform.home, kHbm);
-    load.link = platform.links[link].curve.at(size, std::max(1.0, misses));
+    load.link = platform.links[link].curve.at(size, std::max(1.0, misses / layers));
     loads.push_back(load);
     device.seen = {};
   }
