@@ -56,6 +56,20 @@ std::vector<placement::DeviceLoad> GroupTarget::take_loads() {
   return loads;
 }
 
+/// A step by layers is the sum of its devices: of the changes that shorten the slowest, the one
+/// that shortens the sum most.
+std::vector<std::uint32_t> GroupTarget::wanted_units(
+    std::span<const placement::DeviceLoad> loads) const {
+  if (!by(Split::kLayers)) return placement::rebalanced(loads, options_.rule);
+  std::vector<std::uint32_t> best = units_;
+  placement::RebalanceRule rule = options_.rule;
+  for (rule.most_units = 1; rule.most_units <= options_.rule.most_units; ++rule.most_units) {
+    std::vector<std::uint32_t> units = placement::rebalanced(loads, rule);
+    if (sum_of(loads, units) < sum_of(loads, best)) best = std::move(units);
+  }
+  return best;
+}
+
 Status GroupTarget::rebalance() {
   if (by(Split::kTokens)) {
     // Pages stay on their device; those of later sequences go where steps are short.
@@ -70,10 +84,8 @@ Status GroupTarget::rebalance() {
     return {};
   }
   const std::vector<placement::DeviceLoad> loads = take_loads();
-  const std::vector<std::uint32_t> units = placement::rebalanced(loads, options_.rule);
+  const std::vector<std::uint32_t> units = wanted_units(loads);
   if (units == units_) return {};
-  // A step by layers is the sum of its devices: a shorter slowest one must not lengthen it.
-  if (by(Split::kLayers) && sum_of(loads, units) >= sum_of(loads, units_)) return {};
   Migration migration;
   migration.step = steps_;
   migration.before = units_;

@@ -63,6 +63,7 @@ class GroupTarget final : public runtime::ReplayTarget {
 
   // Rebalancing (group_rebalance.cpp).
   std::vector<placement::DeviceLoad> take_loads();
+  std::vector<std::uint32_t> wanted_units(std::span<const placement::DeviceLoad> loads) const;
   Status rebalance();
   /// By KV group and sequence in the device that it goes to: of its token blocks.
   using InHbm = std::map<std::pair<std::uint32_t, SequenceId>, std::vector<bool>>;
