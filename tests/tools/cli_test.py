@@ -245,8 +245,8 @@ class Figures(unittest.TestCase):
 class Gpus(unittest.TestCase):
     """lehr replay --gpus: one workload over several devices that all serve it."""
 
-    def replay(self, *arguments):
-        done = lehr("replay", TRACE, "--policy", "lru", "--steps", "48", "--json", "-", *arguments)
+    def replay(self, *arguments, policy="lru"):
+        done = lehr("replay", TRACE, "--policy", policy, "--steps", "64", "--json", "-", *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)["cells"][0]
 
@@ -263,9 +263,9 @@ class Gpus(unittest.TestCase):
             self.assertGreater(cell["all"]["predicted_seconds"], slowest)
 
     def test_rebalancing_helps_an_uneven_group(self):
-        uneven = ("--hbm", "40%", "--gpus", "2", "--split", "layers", "--budget", "1,9", "--deal", "2,1")
-        control = self.replay(*uneven)
-        cell = self.replay(*uneven, "--rebalance", "8", "--rebalance-units", "3")
+        uneven = ("--hbm", "25%", "--gpus", "2", "--split", "layers", "--budget", "1,3")
+        control = self.replay(*uneven, policy="sa")
+        cell = self.replay(*uneven, "--rebalance", "8", "--rebalance-units", "2", policy="sa")
         self.assertEqual(control["group"]["migrations"], [])
         self.assertGreater(len(cell["group"]["migrations"]), 0)
         self.assertLess(cell["all"]["predicted_seconds"], control["all"]["predicted_seconds"])
