@@ -30,6 +30,7 @@ struct StreamOrder {
 struct SmallWrite {
   std::byte* to = nullptr;
   Bytes bytes = 0;
+  std::byte absent{};  ///< what every byte of it is where there is no value
 };
 /// A copy within a device's memory.
 struct SmallCopy {
@@ -44,9 +45,8 @@ struct FlightPlan {
   kernels::PageLayout layout;       ///< of every pair, in the direction of the flight
   std::uint32_t pairs = 0;          ///< 0: nothing moves, the flight is a point in the order
   std::vector<std::uint32_t> cuts;  ///< pairs after which there is an event; ascending, to `pairs`
-  /// Of an inward flight: filled with `absent` before anything moves, written when all has.
+  /// Of an inward flight: absent before anything moves, written when all has.
   std::vector<SmallWrite> entries;
-  std::byte absent{0xFF};
 };
 
 /// Moves that were enqueued. Destroying one that was never opened lets it go with nothing to move,
@@ -93,8 +93,8 @@ class BlockLanes {
 
   /// Memory of the device, every byte of it `fill`, freed with its last owner.
   virtual Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) = 0;
-  /// In the order of a stream: writes of `values`, one after the other, which are copied before this
-  /// returns; then copies.
+  /// In the order of a stream: writes of `values`, one after the other, which are copied before
+  /// this returns; then copies.
   virtual Status put(std::span<const SmallWrite> writes, std::span<const std::byte> values,
                      std::span<const SmallCopy> copies, void* stream) = 0;
 
@@ -113,6 +113,7 @@ struct BlockLanesConfig {
   /// Launches, copies, events and waits on a lane that have not run. A thousand or so fill a queue
   /// of the device, which streams share; the call that comes then would wait.
   std::uint32_t most_enqueued = 384;
+  Bytes list_bytes = 16 * kMiB;  ///< pinned: lists of pairs that have not run, 16 bytes each
 };
 
 /// kUnsupported in a build without CUDA, and where there is no such device.

@@ -31,6 +31,11 @@ Result<std::vector<directory::ItemRequest>> items_of(Instance& instance, const l
     if (item.pool.id != 0) {
       LEHR_ASSIGN(request.pool, handle_id(Kind::kPool, instance, item.pool.id));
     }
+    if (item.table.id != 0) {
+      LEHR_ASSIGN(request.table, handle_id(Kind::kTable, instance, item.table.id));
+      request.row = item.row;
+      request.column = item.column;
+    }
     out.push_back(request);
   }
   return out;

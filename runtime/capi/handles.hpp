@@ -28,6 +28,7 @@ enum class Kind : std::uint8_t {
   kTrace = 8,
   kGroup = 9,
   kGroupSequence = 10,
+  kTable = 11,
 };
 
 /// handle = kind (8 bits) | runtime tag (8) | generation (24) | slot (24). The tag and the

@@ -40,6 +40,11 @@ struct BlockMove {
   SlotId slot = kNoSlot;
   SlotId host_copy = kNoSlot;
   std::uint64_t checksum = 0;  ///< of a load: what was stored
+  /// Of a load: what says where the block is once it is there; null: nothing.
+  std::byte* entry = nullptr;
+  std::uint32_t entry_bytes = 0;
+  std::byte absent{};
+  std::uint64_t entry_value = 0;
 };
 
 /// Real bytes of the placement level on the host machine: gathers pool blocks into host slots and

@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kMostNamespaces = 4096;
 constexpr std::size_t kMostTenants = 1024;
 constexpr std::size_t kMostPools = 1024;
+constexpr std::size_t kMostTables = 1024;
 constexpr std::size_t kMostText = 4096;
 // What is moved on a device starts at multiples of this, and is one (kernels/move.hpp).
 constexpr std::uint32_t kDeviceGrain = 16;
@@ -28,7 +29,8 @@ Directory::Directory(const DirectoryOptions& options)
       pools_(options.id_seed),
       jobs_(options.id_seed),
       leases_(options.id_seed),
-      claims_(options.id_seed) {}
+      claims_(options.id_seed),
+      tables_(options.id_seed) {}
 
 Result<TenantId> Directory::tenant(const std::string& name) {
   if (const auto found = tenant_index_.find(name); found != tenant_index_.end())
@@ -144,8 +146,56 @@ Status Directory::unregister_pool(PoolId id) {
   bool claimed = false;
   claims_.each([&](const Claim& claim) { claimed = claimed || claim.pool == id; });
   if (claimed) return refused(Reason::kLeased, "pool: there are claims on it");
+  if (pool->tables > 0)
+    return refused(Reason::kLeased, fmt::format("pool: {} tables are of it", pool->tables));
   pools_.erase(id);
   return {};
+}
+
+// --- tables -------------------------------------------------------------------------------------
+
+Result<TableId> Directory::open_table(const BlockTable& table) {
+  Pool* pool = pools_.find(table.pool);
+  if (pool == nullptr)
+    return Error{Code::kStale, Reason::kNone, "table: the pool is not registered"};
+  if (tables_.size() >= kMostTables)
+    return refused(Reason::kOverBudget, fmt::format("more than {} tables", kMostTables));
+  ++pool->tables;
+  return tables_.insert(table);
+}
+
+Status Directory::close_table(TableId id) {
+  const BlockTable* table = tables_.find(id);
+  if (table == nullptr) return Error{Code::kStale, Reason::kNone, "table: closed already"};
+  if (table->open_items > 0) {
+    return refused(Reason::kLeased,
+                   fmt::format("table: {} items of open jobs are in it", table->open_items));
+  }
+  if (Pool* pool = pools_.find(table->pool)) --pool->tables;
+  tables_.erase(id);
+  return {};
+}
+
+Result<std::byte*> Directory::table_entry(const BlockTable& table, std::uint32_t row,
+                                          std::uint32_t column) const {
+  if (row >= table.rows || column >= table.columns) {
+    return invalid(fmt::format("table: entry {}, {} of {} rows and {} columns", row, column,
+                               table.rows, table.columns),
+                   Reason::kOutOfRange);
+  }
+  return table.base + (std::uint64_t{row} * table.columns + column) * table.entry_bytes();
+}
+
+Result<std::uint64_t> Directory::table_value(const BlockTable& table, std::uint32_t block) const {
+  const Pool* pool = pools_.find(table.pool);
+  const bool index = table.form == BlockTable::Form::kIndex;
+  if (block == kNoBlock) return index ? ~std::uint64_t{0} : std::uint64_t{0};
+  if (block >= pool->desc.blocks) {
+    return invalid(fmt::format("table: block {} of {}", block, pool->desc.blocks),
+                   Reason::kOutOfRange);
+  }
+  if (index) return std::uint64_t{block};
+  return reinterpret_cast<std::uint64_t>(pool->desc.base) + block * pool->desc.layout.block_stride;
 }
 
 bool Directory::in_other_layout(NamespaceId ns, std::string_view key) const {

@@ -51,11 +51,25 @@ struct LookUp {
       Reason::kNone;  ///< of a miss: kLayoutMismatch if the key is there in another layout
 };
 
+/// A table of blocks that the caller's kernels read: [rows][columns] at an address that stays.
+struct BlockTable {
+  enum class Form : std::uint8_t { kIndex, kPointer };
+  PoolId pool = 0;
+  Form form = Form::kIndex;  ///< int32 block numbers, none is -1; or uint64 addresses, none is 0
+  std::uint32_t rows = 0, columns = 0;
+  std::byte* base = nullptr;
+  std::uint32_t open_items = 0;
+  std::uint32_t entry_bytes() const { return form == Form::kIndex ? 4 : 8; }
+  std::byte absent() const { return form == Form::kIndex ? std::byte{0xFF} : std::byte{0}; }
+};
+
 struct ItemRequest {
   std::string_view key;
   PoolId pool = 0;  ///< 0: none; only where no bytes are moved
   std::uint32_t block = 0;
   bool no_store = false;
+  TableId table = 0;  ///< of a load: which entry says where the block is, once it is there; 0: none
+  std::uint32_t row = 0, column = 0;
 };
 
 struct StoreRequest {
@@ -83,6 +97,8 @@ struct JobItem {
   TierId tier = 0;  ///< store: into; load: out of
   SlotId slot = kNoSlot;
   SlotId host_copy = kNoSlot;  ///< load from below: the host slot that keeps a copy on the way
+  TableId table = 0;
+  std::uint32_t row = 0, column = 0;
 };
 
 struct Job {
@@ -114,6 +130,7 @@ struct Pool {
   std::shared_ptr<const std::vector<Run>> runs;  ///< shared with moves that are under way
   std::shared_ptr<const BlockParts> parts;       ///< of pools on a device
   std::uint32_t layers = 1;
+  std::uint32_t tables = 0;       ///< open ones
   std::vector<std::int32_t> use;  ///< by block: readers (stores), or -1: being loaded into
   std::uint32_t open_items = 0;
   std::unique_ptr<transfer::Reservations> claims;
@@ -178,6 +195,17 @@ class Directory {
   /// All of the claim's blocks are free again.
   Status close_claim(ClaimId claim);
 
+  /// With its memory, all entries none. A pool is not given back while it has tables.
+  Result<TableId> open_table(const BlockTable& table);
+  /// Refused with kLeased while jobs are to write entries.
+  Status close_table(TableId table);
+  const BlockTable* table(TableId id) const { return tables_.find(id); }
+  /// The address of an entry, refused with kOutOfRange outside the table; and its value for a block
+  /// of the table's pool, kNoBlock for none.
+  Result<std::byte*> table_entry(const BlockTable& table, std::uint32_t row,
+                                 std::uint32_t column) const;
+  Result<std::uint64_t> table_value(const BlockTable& table, std::uint32_t block) const;
+
   Stats stats() const;
   bool pop_event(Event& out) { return catalog_.events.pop(out); }
   /// What a person should know of this configuration, with numbers; empty if nothing.
@@ -206,6 +234,7 @@ class Directory {
   Result<TenantId> tenant(const std::string& name);
   Status check_item(NamespaceId ns, const ItemRequest& item, const std::string& where,
                     bool load) const;
+  Status check_entry(const ItemRequest& item, const std::string& where, bool load) const;
   JobItem look_up(NamespaceId ns, const ItemRequest& wanted) const;
   Result<Claim*> claim_of(const LoadRequest& request, std::span<const ItemRequest> items);
   Status check_items(NamespaceId ns, std::span<const ItemRequest> items, bool load);
@@ -233,6 +262,7 @@ class Directory {
   SlotMap<Job> jobs_;
   SlotMap<Lease> leases_;
   SlotMap<Claim> claims_;
+  SlotMap<BlockTable> tables_;
   std::map<transfer::Reservations::Group, ClaimId> claim_groups_;
   std::uint64_t next_group_ = 1;
   std::deque<JobId> submitted_;

@@ -70,7 +70,17 @@ Status Directory::check_item(NamespaceId ns, const ItemRequest& item, const std:
     return refused(Reason::kLeased,
                    fmt::format("{}: block {} is in use by another job", where, item.block));
   }
-  return {};
+  return item.table == 0 ? Status() : check_entry(item, where, load);
+}
+
+Status Directory::check_entry(const ItemRequest& item, const std::string& where, bool load) const {
+  if (!load) return invalid(where + ": only loads write entries of tables");
+  const BlockTable* entries = tables_.find(item.table);
+  if (entries == nullptr)
+    return Error{Code::kStale, Reason::kNone, where + ": the table is closed"};
+  if (entries->pool != item.pool) return invalid(where + ": its table is of another pool");
+  const auto entry = table_entry(*entries, item.row, item.column);
+  return entry ? Status() : Status(entry.error());
 }
 
 Status Directory::check_quota(TenantId owner, std::uint32_t fresh, std::span<const ObjectId> keep,
@@ -92,6 +102,7 @@ void Directory::begin_use(const JobItem& item, Job::Kind kind) {
   Pool* pool = pools_.find(item.pool);
   if (pool == nullptr) return;
   ++pool->open_items;
+  if (BlockTable* entries = tables_.find(item.table)) ++entries->open_items;
   if (kind == Job::Kind::kStore) {
     ++pool->use[item.block];
   } else {
@@ -103,6 +114,7 @@ void Directory::end_use(const JobItem& item, Job::Kind kind) {
   Pool* pool = pools_.find(item.pool);
   if (pool == nullptr) return;
   --pool->open_items;
+  if (BlockTable* entries = tables_.find(item.table)) --entries->open_items;
   if (kind == Job::Kind::kStore) {
     --pool->use[item.block];
   } else {
@@ -171,6 +183,9 @@ JobItem Directory::look_up(NamespaceId ns, const ItemRequest& wanted) const {
   JobItem item;
   item.pool = wanted.pool;
   item.block = wanted.block;
+  item.table = wanted.table;
+  item.row = wanted.row;
+  item.column = wanted.column;
   const ObjectId id = catalog_.find(ns, wanted.key);
   if (id == kNone) return item;
   if (catalog_.at(id).valid != 0) {

@@ -2,6 +2,7 @@
 #include "runtime/directory/lane_job.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 namespace lehr::directory {
@@ -9,7 +10,7 @@ namespace lehr::directory {
 namespace {
 
 constexpr std::size_t kMostLegs = 32;
-constexpr std::uint64_t kMostPairs = std::uint64_t{1} << 22;  ///< of a job: 64 MiB of lists
+constexpr std::uint64_t kMostPairs = std::uint64_t{1} << 30;  ///< lanes have limits of their own
 constexpr std::uint64_t kMostPieces = std::uint64_t{1} << 27;
 
 std::uint64_t address(const std::byte* p) { return reinterpret_cast<std::uint64_t>(p); }
@@ -53,6 +54,17 @@ transfer::FlightPlan LaneJob::plan_of(const Leg& leg) const {
   plan.pairs = static_cast<std::uint32_t>(leg.moves.size() * parts_->in_block.size());
   const std::uint32_t cuts = order_.layered ? layers_ : 1;
   for (std::uint32_t c = 1; c <= cuts; ++c) plan.cuts.push_back(plan.pairs / cuts * c);
+  for (const std::size_t m : leg.moves) {
+    const BlockMove& move = moves_[m];
+    if (move.entry == nullptr) continue;
+    // Neighbours are written at once.
+    if (!plan.entries.empty() && plan.entries.back().absent == move.absent &&
+        plan.entries.back().to + plan.entries.back().bytes == move.entry) {
+      plan.entries.back().bytes += move.entry_bytes;
+    } else {
+      plan.entries.push_back({move.entry, move.entry_bytes, move.absent});
+    }
+  }
   return plan;
 }
 
@@ -120,6 +132,13 @@ void LaneJob::write_pairs(const BlockStore& store, const Leg& leg,
 
 void LaneJob::open(const BlockStore& store, Leg& leg) {
   write_pairs(store, leg, leg.flight->pairs());
+  std::byte* entry = leg.flight->entries().data();
+  for (const std::size_t m : leg.moves) {
+    const BlockMove& move = moves_[m];
+    if (move.entry == nullptr) continue;
+    if (outcomes_[m].code == Code::kOk) std::memcpy(entry, &move.entry_value, move.entry_bytes);
+    entry += move.entry_bytes;
+  }
   leg.flight->open();
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -287,6 +288,12 @@ std::vector<BlockMove> Service::moves_of(const Job& job) {
     move.slot = item.slot;
     move.host_copy = item.host_copy;
     move.checksum = object.checksum;
+    if (const BlockTable* table = directory_.table(item.table)) {
+      move.entry = *directory_.table_entry(*table, item.row, item.column);
+      move.entry_bytes = table->entry_bytes();
+      move.absent = table->absent();
+      move.entry_value = *directory_.table_value(*table, item.block);
+    }
     moves.push_back(move);
   }
   return moves;
@@ -317,11 +324,18 @@ void Service::run_job(JobId id) {
     storing = job->kind == Job::Kind::kStore;
     moves = moves_of(*job);
   }
+  for (const BlockMove& move : moves) {
+    if (move.entry != nullptr) std::fill_n(move.entry, move.entry_bytes, move.absent);
+  }
   std::vector<ItemOutcome> outcomes(moves.size());
   if (storing) {
     store_->store(moves, outcomes);
   } else {
     store_->load(moves, outcomes);
+  }
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    if (moves[i].entry != nullptr && outcomes[i].code == Code::kOk)
+      std::memcpy(moves[i].entry, &moves[i].entry_value, moves[i].entry_bytes);
   }
   finish(id, moves, outcomes);
 }

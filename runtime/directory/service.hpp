@@ -53,6 +53,27 @@ class Service {
 
   /// Pools on a device need `store.lanes`, and memory that is that device's.
   Result<PoolId> register_pool(const PoolDesc& pool);
+  /// Entries in memory of the pool's kind, at an address that stays; all none.
+  Result<TableId> open_table(BlockTable table);
+  /// Waits for nothing: the device must be done with the table.
+  Status close_table(TableId table);
+  struct Entry {
+    std::uint32_t row = 0, column = 0;
+    std::uint32_t block = kNoBlock;
+  };
+  /// All or none; of a table on a device in the order of `stream`, else at once.
+  Status write_table(TableId table, std::span<const Entry> entries, void* stream);
+  /// The rows of a table one after the other, of each the columns that its tokens take, and where
+  /// each begins: FlashInfer's indices, indptr and last_page_len. On a table of block numbers.
+  struct Ragged {
+    std::span<const std::uint32_t> tokens;  ///< of each of the first rows
+    std::uint32_t block_tokens = 0;
+    std::int32_t* begins = nullptr;  ///< [rows + 1]
+    std::int32_t* blocks = nullptr;  ///< [capacity]
+    std::int32_t* last = nullptr;    ///< [rows]: tokens of the last block
+    std::uint64_t capacity = 0;
+  };
+  Status write_ragged(TableId table, const Ragged& out, void* stream);
   /// Its bytes move after what `after` names; with a device only, else that is kUnsupported.
   Status submit(JobId job, const transfer::StreamOrder& after = {});
   Status cancel(JobId job);
@@ -95,6 +116,9 @@ class Service {
   bool land();
   void finish(JobId id, std::span<const BlockMove> moves, std::span<const ItemOutcome> outcomes);
   std::vector<BlockMove> moves_of(const Job& job);
+  Status put(bool on_device, std::span<const transfer::SmallWrite> writes,
+             std::span<const std::byte> values, std::span<const transfer::SmallCopy> copies,
+             void* stream);
   Status check_order(const transfer::StreamOrder& after);
   bool idle() const;
   void tell();
@@ -108,7 +132,8 @@ class Service {
   std::unique_ptr<BlockStore> store_;
   std::unordered_map<JobId, std::shared_ptr<LaneJob>> lane_jobs_;  ///< until they are released
   std::vector<std::shared_ptr<LaneJob>> given_up_;  ///< cancelled; the device has them yet
-  std::size_t lane_jobs_open_ = 0;                  ///< submitted and not done
+  std::unordered_map<TableId, std::shared_ptr<std::byte>> table_memory_;
+  std::size_t lane_jobs_open_ = 0;  ///< submitted and not done
   std::vector<std::string> notices_;
   transfer::EventFd finished_;
   transfer::EventFd wake_;

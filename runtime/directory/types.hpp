@@ -23,7 +23,9 @@ using PoolId = std::uint64_t;
 using LeaseId = std::uint64_t;
 using JobId = std::uint64_t;
 using ClaimId = std::uint64_t;
+using TableId = std::uint64_t;
 inline constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+inline constexpr std::uint32_t kNoBlock = 0xFFFFFFFFU;
 
 /// Lehr's tiers below the pools, fastest first; kept as data, two of them today.
 inline constexpr TierId kHostTier = 0;

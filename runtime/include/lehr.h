@@ -1012,7 +1012,7 @@ LEHR_API lehr_status lehr_pool_register(lehr_runtime runtime, const lehr_pool_de
 /*
  * Gives a pool back to the caller.
  * Thread: any. Stream: none. Blocks: no.
- * Errors: LEASED while jobs or claims use it.
+ * Errors: LEASED while jobs, claims or tables use it.
  * Since: 0.1. Stability: stable.
  */
 LEHR_API lehr_status lehr_pool_unregister(lehr_runtime runtime, lehr_pool pool);
@@ -1140,6 +1140,84 @@ LEHR_API lehr_status lehr_claim_query(lehr_runtime runtime, lehr_claim claim, in
  */
 LEHR_API lehr_status lehr_claim_close(lehr_runtime runtime, lehr_claim claim);
 
+/* ---- Placement level: tables of blocks ------------------------------------------------------- */
+
+typedef struct lehr_table {
+  uint64_t id;
+} lehr_table;
+
+enum {
+  LEHR_TABLE_INDEX = 0,  /* int32: number of the block in its pool; -1: none. vLLM's block tables */
+  LEHR_TABLE_POINTER = 1 /* uint64: address of the block; 0: none */
+};
+
+#define LEHR_NO_BLOCK 0xFFFFFFFFu
+
+typedef struct lehr_table_desc {
+  uint32_t struct_size;
+  int32_t form;     /* LEHR_TABLE_* */
+  lehr_pool pool;   /* whose blocks; the table lies in memory of the same kind */
+  uint32_t rows;    /* sequences */
+  uint32_t columns; /* blocks of a sequence, at most */
+} lehr_table_desc;
+
+/*
+ * Opens a table that the caller's kernels read: *entries gets its address, which stays, of
+ * [rows][columns] entries, all none. Entries change by loads whose items name them (lehr_item), and
+ * by lehr_table_write.
+ * Thread: any. Stream: none. Blocks: while memory is taken.
+ * Errors: OUT_OF_RANGE; OVER_BUDGET; INVALID form.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_table_open(lehr_runtime runtime, const lehr_table_desc* desc,
+                                     lehr_table* out, void** entries);
+
+/*
+ * Closes a table, whose memory is gone; the device must be done with it.
+ * Thread: any. Stream: none. Blocks: while memory is given back.
+ * Errors: LEASED while jobs are to write entries.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_table_close(lehr_runtime runtime, lehr_table table);
+
+typedef struct lehr_table_entry {
+  uint32_t struct_size;
+  uint32_t row;
+  uint32_t column;
+  uint32_t block; /* or LEHR_NO_BLOCK */
+} lehr_table_entry;
+
+/*
+ * Writes entries: of blocks that the caller fills, or gives up. All or none. Neighbours in an order
+ * of rising columns are written at once.
+ * Thread: any. Stream: in the order of `stream` (NULL: the default stream; on host NULL, and they
+ *   are written when this returns); not capturable. Blocks: no.
+ * Errors: OUT_OF_RANGE outside the table or the pool; UNSUPPORTED stream on host or being captured.
+ * Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_table_write(lehr_runtime runtime, lehr_table table,
+                                      const lehr_table_entry* entries, size_t count, void* stream);
+
+typedef struct lehr_ragged {
+  uint32_t struct_size;
+  uint32_t block_tokens;
+  int32_t* indptr;        /* [rows + 1]: where each row's blocks begin */
+  int32_t* indices;       /* [capacity]: blocks of the rows, one after the other */
+  int32_t* last_page_len; /* [rows]: tokens of a row's last block; 0 without tokens */
+  uint64_t capacity;
+} lehr_ragged;
+
+/*
+ * The first `rows` rows of a table in FlashInfer's form (paged_kv_indptr, _indices,
+ * _last_page_len): of row i the blocks of its first tokens[i] tokens. Where a block is not in the
+ * pool the index is -1. `out` names memory of the same kind as the table's. Thread: any. Stream: in
+ * the order of `stream`, as lehr_table_write. Blocks: no. Errors: INVALID on a table of addresses;
+ * OUT_OF_RANGE more tokens than columns or capacity hold. Since: 0.1. Stability: experimental.
+ */
+LEHR_API lehr_status lehr_table_ragged(lehr_runtime runtime, lehr_table table,
+                                       const uint32_t* tokens, size_t rows, const lehr_ragged* out,
+                                       void* stream);
+
 /* ---- Placement level: jobs ------------------------------------------------------------------- */
 
 typedef struct lehr_job {
@@ -1155,6 +1233,12 @@ typedef struct lehr_item {
   uint32_t key_size;
   uint32_t block; /* of the pool: stored from, or loaded into */
   lehr_pool pool; /* null only on sim */
+  /* Of a load: the entry of a table that says where the block is. It is none from the moment that
+     the job's bytes may move, and names the block once they are there: in the order of the job's
+     event. Of an item that fails or is cancelled it stays none. */
+  lehr_table table; /* or null */
+  uint32_t row;
+  uint32_t column;
 } lehr_item;
 
 enum {

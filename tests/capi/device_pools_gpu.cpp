@@ -599,6 +599,92 @@ void mapped_memory() {
   check(back == data, "the same bytes");
 }
 
+/// Entries of tables, in the order of streams and of loads that name them.
+void tables() {
+  World w(kPaged, 16, 8, 0);
+  cudaStream_t stream = make_stream();
+  for (std::uint32_t b = 0; b < 4; ++b) w.fill(b, b);
+  w.store(0, 4, 0, stream);
+  auto desc = sized<lehr_table_desc>();
+  desc.pool = w.pool;
+  desc.rows = 3;
+  desc.columns = 4;
+  lehr_table table{}, addresses{};
+  void *entries = nullptr, *pointers = nullptr;
+  ok(lehr_table_open(w.runtime, &desc, &table, &entries), "table");
+  desc.form = LEHR_TABLE_POINTER;
+  ok(lehr_table_open(w.runtime, &desc, &addresses, &pointers), "table of addresses");
+  const auto read = [&] {
+    std::vector<std::int32_t> all(12);
+    must(cudaMemcpy(all.data(), entries, 48, cudaMemcpyDeviceToHost), "read");
+    return all;
+  };
+  check(read() == std::vector<std::int32_t>(12, -1), "all none");
+  // The caller's own, behind its stream; then a load behind the same.
+  {
+    Latch latch(stream);
+    lehr_table_entry own[2] = {sized<lehr_table_entry>(), sized<lehr_table_entry>()};
+    own[0].row = 2, own[0].block = 5;
+    own[1].row = 2, own[1].column = 1, own[1].block = 15;
+    ok(lehr_table_write(w.runtime, table, own, 2, stream), "write");
+    check(read() == std::vector<std::int32_t>(12, -1), "not before its turn");
+    std::vector<std::string> keys = {"k0", "k1", "k2"};
+    std::vector<lehr_item> items(3, sized<lehr_item>());
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      items[i].key = keys[i].data();
+      items[i].key_size = 2;
+      items[i].block = 8 + i;
+      items[i].pool = w.pool;
+      items[i].table = i < 2 ? table : addresses;
+      items[i].row = i < 2 ? 0 : 1;
+      items[i].column = i;
+    }
+    auto request = sized<lehr_load_request>();
+    request.ns = w.ns;
+    lehr_job job{};
+    ok(lehr_load_prepare(w.runtime, &request, items.data(), 3, nullptr, &job), "load");
+    ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
+    check(LEHR_STATUS_REASON(lehr_table_close(w.runtime, table)) == LEHR_REASON_LEASED, "in use");
+    cudaStream_t user = make_stream();
+    ok(lehr_job_wait_layer(w.runtime, job, 0, user), "wait");
+    const std::uint32_t tokens[] = {18, 0, 32};
+    std::int32_t* flash = nullptr;
+    must(cudaMalloc(reinterpret_cast<void**>(&flash), 64 * sizeof *flash), "ragged");
+    auto out = sized<lehr_ragged>();
+    out.block_tokens = 16;
+    out.indptr = flash;
+    out.last_page_len = flash + 4;
+    out.indices = flash + 8;
+    out.capacity = 8;
+    ok(lehr_table_ragged(w.runtime, table, tokens, 3, &out, user), "ragged");
+    latch.lift();
+    must(cudaStreamSynchronize(user), "user");
+    std::vector<std::int32_t> got(12);
+    must(cudaMemcpy(got.data(), flash, 48, cudaMemcpyDeviceToHost), "read");
+    got.resize(12);
+    check(std::vector<std::int32_t>(got.begin(), got.begin() + 7) ==
+              std::vector<std::int32_t>{0, 2, 2, 4, 2, 0, 16},
+          "indptr and last_page_len");
+    check(std::vector<std::int32_t>(got.begin() + 8, got.end()) ==
+              std::vector<std::int32_t>{8, 9, 5, 15},
+          "indices");
+    check(w.finish(job).status == LEHR_OK, "the load went well");
+    must(cudaFree(flash), "ragged");
+  }
+  std::vector<std::int32_t> expected(12, -1);
+  expected[0] = 8, expected[1] = 9, expected[8] = 5, expected[9] = 15;
+  check(read() == expected, "entries");
+  std::uint64_t address[12] = {};
+  must(cudaMemcpy(address, pointers, sizeof address, cudaMemcpyDeviceToHost), "read");
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    check(address[i] ==
+              (i == 6 ? reinterpret_cast<std::uint64_t>(w.memory) + 10 * w.layout.block_stride : 0),
+          "addresses");
+  }
+  ok(lehr_table_close(w.runtime, table), "close");
+  ok(lehr_table_close(w.runtime, addresses), "close");
+}
+
 /// Bytes per second of stores and loads beside plain copies of the same bytes.
 void speed() {
   const Shape shapes[] = {{"32 layers x 64 KiB", 32, 8, 16, 128, 0, false, 0},
@@ -706,6 +792,7 @@ int main(int argc, char** argv) {
                                                       {"faults", faults},
                                                       {"refusals", refusals},
                                                       {"mapped memory", mapped_memory},
+                                                      {"tables", tables},
                                                       {"speed", speed}};
   for (const auto& [name, run] : cases) {
     bool wanted = words.empty();

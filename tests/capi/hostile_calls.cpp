@@ -300,6 +300,37 @@ void add_object_calls(Table& t) {
                               std::uint64_t n = 0;
                               return lehr_tenant_usage(c.h.runtime, c.plain(name), c.plain(n));
                             }};
+  t["lehr_table_open"] = {true, "pool", true, true, [](const Caller& c) {
+                            lehr_table_desc d;
+                            c.out(d);
+                            d.pool = {c.h.pool};
+                            d.rows = d.columns = 2;
+                            lehr_table table{};
+                            void* entries = nullptr;
+                            return lehr_table_open(c.h.runtime, c.plain(d), c.plain(table),
+                                                   c.plain(entries));
+                          }};
+  t["lehr_table_close"] = {true, "table", false, false, [](const Caller& c) {
+                             return lehr_table_close(c.h.runtime, {c.h.table});
+                           }};
+  t["lehr_table_write"] = {true, "table", true, true, [](const Caller& c) {
+                             lehr_table_entry entry;
+                             return lehr_table_write(c.h.runtime, {c.h.table}, c.out(entry), 1,
+                                                     nullptr);
+                           }};
+  t["lehr_table_ragged"] = {true, "table", true, true, [](const Caller& c) {
+                              std::uint32_t tokens = 17;
+                              std::int32_t numbers[8] = {};
+                              lehr_ragged out;
+                              c.out(out);
+                              out.block_tokens = 16;
+                              out.indptr = numbers;
+                              out.indices = numbers + 2;
+                              out.last_page_len = numbers + 6;
+                              out.capacity = 4;
+                              return lehr_table_ragged(c.h.runtime, {c.h.table}, c.plain(tokens), 1,
+                                                       c.plain(out), nullptr);
+                            }};
   t["lehr_lookup"] = {true, "ns", true, true, [](const Caller& c) {
                         lehr_bytes key{"k", 1};
                         lehr_lookup_result out;

@@ -18,7 +18,7 @@ using namespace capi_world;
 /// A handle of every kind, all real, and a handle taken for another kind.
 struct Handles {
   lehr_runtime runtime;
-  std::uint64_t sequence, ns, pool, job, lease, claim, trace, group, member;
+  std::uint64_t sequence, ns, pool, job, lease, claim, table, trace, group, member;
 };
 
 /// Where a call gets its arguments from: which handles it uses, and whether its pointers are NULL

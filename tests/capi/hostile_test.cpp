@@ -40,6 +40,14 @@ Handles make(lehr_runtime runtime) {
   lehr_claim claim{};
   REQUIRE(lehr_claim_open(runtime, pool, 0, 1, &claim) == LEHR_OK);
   h.claim = claim.id;
+  auto table_desc = sized<lehr_table_desc>();
+  table_desc.pool = pool;
+  table_desc.rows = 2;
+  table_desc.columns = 3;
+  lehr_table table{};
+  void* entries = nullptr;
+  REQUIRE(lehr_table_open(runtime, &table_desc, &table, &entries) == LEHR_OK);
+  h.table = table.id;
   auto desc_of_trace = sized<lehr_trace_desc>();
   traces().describe(desc_of_trace);
   lehr_trace trace{};
@@ -59,6 +67,7 @@ std::uint64_t& handle_of(Handles& h, const std::string& kind) {
   if (kind == "pool") return h.pool;
   if (kind == "job") return h.job;
   if (kind == "trace") return h.trace;
+  if (kind == "table") return h.table;
   if (kind == "group") return h.group;
   if (kind == "member") return h.member;
   return kind == "lease" ? h.lease : h.claim;

@@ -115,6 +115,10 @@ class FakeLanes final : public transfer::BlockLanes {
       wait(lane, event);
     }
     const std::shared_ptr<FakeFlight::State> state = flight->state;
+    for (const transfer::SmallWrite& entry : plan.entries) {
+      lane.ops.push_back({{}, [entry] { std::fill_n(entry.to, entry.bytes, entry.absent); }});
+      state->values.resize(state->values.size() + entry.bytes, entry.absent);
+    }
     std::copy(outward.begin(), outward.end(), state->pairs.begin());
     if (plan.inward) lane.ops.push_back({[state] { return state->open.load(); }, [] {}});
     const bool fails = plan.pairs > 0 && failing > 0 && failing-- > 0;
@@ -127,6 +131,7 @@ class FakeLanes final : public transfer::BlockLanes {
                             if (launches > 0) --launches;
                             if (!fails) state->move(from, cut);
                             state->failed = fails;
+                            if (cut == state->pairs.size()) state->write();
                             event->passed = true;
                           }});
       from = cut;
@@ -139,9 +144,38 @@ class FakeLanes final : public transfer::BlockLanes {
     advance();
     return std::unique_ptr<transfer::Flight>(std::move(flight));
   }
+  Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) override {
+    std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
+    std::fill_n(memory.get(), bytes, fill);
+    return std::shared_ptr<std::byte>(memory, memory.get());
+  }
+  Status put(std::span<const transfer::SmallWrite> writes, std::span<const std::byte> values,
+             std::span<const transfer::SmallCopy> copies, void* stream) override {
+    const std::lock_guard lock(mutex_);
+    Stream& s = stream != nullptr ? *static_cast<Stream*>(stream) : default_;
+    s.ops.push_back({{},
+                     [w = std::vector(writes.begin(), writes.end()),
+                      v = std::vector(values.begin(), values.end()),
+                      c = std::vector(copies.begin(), copies.end())] {
+                       write(w, v);
+                       for (const transfer::SmallCopy& copy : c)
+                         std::memcpy(copy.to, copy.from, copy.bytes);
+                     }});
+    advance();
+    return {};
+  }
   void on_end(std::function<void()> tell) override { tell_ = std::move(tell); }
 
  private:
+  static void write(const std::vector<transfer::SmallWrite>& writes,
+                    const std::vector<std::byte>& values) {
+    const std::byte* from = values.data();
+    for (const transfer::SmallWrite& w : writes) {
+      std::memcpy(w.to, from, w.bytes);
+      from += w.bytes;
+    }
+  }
+
   class FakeFlight final : public transfer::Flight {
    public:
     struct State {
@@ -150,7 +184,10 @@ class FakeLanes final : public transfer::BlockLanes {
       std::atomic<bool> open{false};
       bool failed = false;
       std::vector<Event*> cuts;
+      std::vector<transfer::SmallWrite> entries;
+      std::vector<std::byte> values;
 
+      void write() const { FakeLanes::write(entries, values); }
       void move(std::uint32_t from, std::uint32_t to) const {
         if (to == from) return;
         const Status moved =
@@ -163,14 +200,19 @@ class FakeLanes final : public transfer::BlockLanes {
         : state(std::make_shared<State>()), lanes_(lanes), inward_(plan.inward) {
       state->pairs.resize(plan.pairs);
       state->layout = plan.layout;
+      state->entries = plan.entries;
     }
     ~FakeFlight() override {
       if (!inward_ || state->open) return;
       std::fill(state->pairs.begin(), state->pairs.end(), kernels::PagePair{});
+      std::byte* value = state->values.data();
+      for (const transfer::SmallWrite& e : state->entries)
+        value = std::fill_n(value, e.bytes, e.absent);
       state->open = true;
       lanes_.go();
     }
     std::span<kernels::PagePair> pairs() override { return state->pairs; }
+    std::span<std::byte> entries() override { return state->values; }
     void open() override {
       if (lanes_.at_open) lanes_.at_open();
       state->open = true;

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -25,6 +26,7 @@ using cuda::DeviceScope;
 constexpr Bytes kGateBytes = 64;        ///< before the pairs of a list: the gate's word
 constexpr Bytes kGranule = 2 * kMiB;    ///< of mapped device memory
 constexpr std::size_t kMostRuns = 512;  ///< of a flight that copy engines may carry
+constexpr std::uint32_t kEvents = 1024;
 constexpr std::int64_t kRegistering = 600'000'000'000;
 
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
@@ -34,71 +36,106 @@ void* at(std::uint64_t address) {
 
 using SharedEvent = std::shared_ptr<cuda::Event>;
 
-/// Events and pinned lists between flights.
+/// Events and pinned lists between flights. All that is needed is made at the start: what the
+/// driver is asked for later may wait for work of the device, and that for what is being enqueued.
 class Spares {
  public:
+  /// A piece of the pinned memory.
+  struct List {
+    std::byte* memory = nullptr;
+    Bytes bytes = 0;
+  };
+
+  Status open(Bytes bytes, std::uint32_t events) {
+    void* raw = nullptr;
+    LEHR_CUDA_TRY(cudaHostAlloc(&raw, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+    memory_ = cuda::HostBuffer(raw);
+    free_[static_cast<std::byte*>(raw)] = bytes;
+    for (std::uint32_t i = 0; i < events; ++i) {
+      LEHR_ASSIGN(SharedEvent made, new_event());
+      events_.push_back(std::move(made));
+    }
+    return {};
+  }
+
   Result<SharedEvent> event() {
     {
       const std::lock_guard lock(mutex_);
+      look_later();
       if (!events_.empty()) {
         SharedEvent last = std::move(events_.back());
         events_.pop_back();
         return last;
       }
     }
-    cudaEvent_t raw = nullptr;
-    LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming | cudaEventBlockingSync));
-    return std::make_shared<cuda::Event>(raw);
+    return new_event();
   }
-  struct List {
-    cuda::HostBuffer memory;
-    Bytes bytes = 0;
-  };
+  /// The first piece that is long enough; kOverBudget while there is none.
   Result<List> list(Bytes bytes) {
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = lists_.lower_bound(bytes);
-      if (found != lists_.end() && found->first <= 4 * bytes) {
-        List list{std::move(found->second), found->first};
-        lists_.erase(found);
-        return list;
-      }
+    bytes = (bytes + kGateBytes - 1) / kGateBytes * kGateBytes;
+    const std::lock_guard lock(mutex_);
+    look_later();
+    for (auto piece = free_.begin(); piece != free_.end(); ++piece) {
+      if (piece->second < bytes) continue;
+      const List list{piece->first, bytes};
+      const Bytes rest = piece->second - bytes;
+      free_.erase(piece);
+      if (rest > 0) free_[list.memory + bytes] = rest;
+      return list;
     }
-    Bytes size = 16 * kKiB;
-    while (size < bytes) size *= 2;
-    void* raw = nullptr;
-    LEHR_CUDA_TRY(cudaHostAlloc(&raw, size, cudaHostAllocPortable | cudaHostAllocMapped));
-    return List{cuda::HostBuffer(raw), size};
+    return refused(Reason::kOverBudget, "device: lists of moves of " + std::to_string(bytes) +
+                                            " bytes find no room now; ask for fewer blocks in one "
+                                            "job, or again as jobs end");
   }
   void give_back(std::vector<SharedEvent> events, List list) {
     const std::lock_guard lock(mutex_);
-    keep(std::move(events), std::move(list));
+    keep(std::move(events), list);
   }
   /// Once the last of the events has passed.
   void give_back_later(std::vector<SharedEvent> events, List list) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(later_, [&](auto& waiting) {
-      if (cudaEventQuery(waiting.first.back()->get()) == cudaErrorNotReady) return false;
-      keep(std::move(waiting.first), std::move(waiting.second));
-      return true;
-    });
-    (void)cudaGetLastError();
-    later_.emplace_back(std::move(events), std::move(list));
+    later_.emplace_back(std::move(events), list);
   }
 
  private:
+  static Result<SharedEvent> new_event() {
+    cudaEvent_t raw = nullptr;
+    LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming | cudaEventBlockingSync));
+    return std::make_shared<cuda::Event>(raw);
+  }
+  void look_later() {
+    if (later_.empty()) return;
+    std::erase_if(later_, [&](auto& waiting) {
+      if (cudaEventQuery(waiting.first.back()->get()) == cudaErrorNotReady) return false;
+      keep(std::move(waiting.first), waiting.second);
+      return true;
+    });
+    (void)cudaGetLastError();
+  }
   void keep(std::vector<SharedEvent> events, List list) {
     for (SharedEvent& event : events) {
       // One that somebody still waits on must not be recorded again.
       if (event.use_count() == 1) events_.push_back(std::move(event));
     }
-    if (list.memory.get() != nullptr) lists_.emplace(list.bytes, std::move(list.memory));
+    if (list.memory == nullptr) return;
+    auto piece = free_.emplace(list.memory, list.bytes).first;
+    if (const auto next = std::next(piece);
+        next != free_.end() && piece->first + piece->second == next->first) {
+      piece->second += next->second;
+      free_.erase(next);
+    }
+    if (piece == free_.begin()) return;
+    if (const auto before = std::prev(piece); before->first + before->second == piece->first) {
+      before->second += piece->second;
+      free_.erase(piece);
+    }
   }
 
-  std::vector<std::pair<std::vector<SharedEvent>, List>> later_;
   std::mutex mutex_;
+  cuda::HostBuffer memory_;
+  std::map<std::byte*, Bytes> free_;  ///< pieces by address; neighbours are one
   std::vector<SharedEvent> events_;
-  std::multimap<Bytes, cuda::HostBuffer> lists_;
+  std::vector<std::pair<std::vector<SharedEvent>, List>> later_;
 };
 
 /// A stream, and a thread that sleeps on the oldest flight's last event and tells of its end. No
@@ -167,26 +204,24 @@ class CudaFlight final : public Flight {
   ~CudaFlight() override {
     if (gate_ != nullptr && !opened_) {
       std::fill(pairs().begin(), pairs().end(), kernels::PagePair{});
-      std::fill(entries().begin(), entries().end(), absent_);
+      clear_entries();
       open();
       let_go();
       if (!events_.empty()) {
-        spares_->give_back_later(std::move(events_), std::move(list_));
+        spares_->give_back_later(std::move(events_), list_);
         return;
       }
     }
     if (!ended_ && !events_.empty()) (void)cudaEventSynchronize(events_.back()->get());
     let_go();
-    spares_->give_back(std::move(events_), std::move(list_));
+    spares_->give_back(std::move(events_), list_);
   }
 
   std::span<kernels::PagePair> pairs() override {
-    auto* const bytes = static_cast<std::byte*>(list_.memory.get());
-    return {reinterpret_cast<kernels::PagePair*>(bytes + kGateBytes), pairs_};
+    return {reinterpret_cast<kernels::PagePair*>(list_.memory + kGateBytes), pairs_};
   }
   std::span<std::byte> entries() override {
-    auto* const bytes = static_cast<std::byte*>(list_.memory.get());
-    return {bytes + kGateBytes + pairs_ * sizeof(kernels::PagePair), entry_bytes_};
+    return {list_.memory + kGateBytes + pairs_ * sizeof(kernels::PagePair), entry_bytes_};
   }
   void open() override {
     opened_ = true;
@@ -214,16 +249,17 @@ class CudaFlight final : public Flight {
   const SharedEvent& last() const { return events_.back(); }
 
   /// A list of pairs in pinned memory, and, where the flight waits to be opened, its gate.
-  Status take_list(std::uint32_t pairs, bool gated, Bytes entry_bytes, std::byte absent) {
-    LEHR_ASSIGN(list_,
-                spares_->list(kGateBytes + pairs * sizeof(kernels::PagePair) + entry_bytes));
+  Status take_list(std::uint32_t pairs, bool gated, std::span<const SmallWrite> entries_of) {
+    Bytes entry_bytes = 0;
+    for (const SmallWrite& entry : entries_of) entry_bytes += entry.bytes;
+    LEHR_ASSIGN(list_, spares_->list(kGateBytes + pairs * sizeof(kernels::PagePair) + entry_bytes));
     pairs_ = pairs;
     entry_bytes_ = entry_bytes;
-    absent_ = absent;
-    std::fill(entries().begin(), entries().end(), absent);
+    absent_.assign(entries_of.begin(), entries_of.end());
+    clear_entries();
     if (!gated) return {};
-    std::memset(list_.memory.get(), 0, kGateBytes + pairs * sizeof(kernels::PagePair));
-    gate_ = new (list_.memory.get()) std::atomic<std::uint32_t>(0);
+    std::memset(list_.memory, 0, kGateBytes + pairs * sizeof(kernels::PagePair));
+    gate_ = new (list_.memory) std::atomic<std::uint32_t>(0);
     return {};
   }
   Status record(cudaStream_t stream) {
@@ -240,6 +276,10 @@ class CudaFlight final : public Flight {
   std::uint64_t gate() const { return address(gate_); }
 
  private:
+  void clear_entries() {
+    std::byte* at = entries().data();
+    for (const SmallWrite& entry : absent_) at = std::fill_n(at, entry.bytes, entry.absent);
+  }
   void let_go() { lane_->enqueued -= std::exchange(counted_, 0); }
 
   const std::int32_t device_;
@@ -248,7 +288,7 @@ class CudaFlight final : public Flight {
   Spares::List list_;
   std::uint32_t pairs_ = 0;
   Bytes entry_bytes_ = 0;
-  std::byte absent_{};
+  std::vector<SmallWrite> absent_;
   std::atomic<std::uint32_t>* gate_ = nullptr;
   bool opened_ = false;
   std::vector<SharedEvent> events_;  ///< of cuts
@@ -289,7 +329,8 @@ class CudaLanes final : public BlockLanes {
       LEHR_CUDA_TRY(cudaStreamCreateWithPriority(&raw, cudaStreamNonBlocking, priority));
       lanes_[inward ? 1 : 0] = std::make_shared<Lane>(config_.device, cuda::Stream(raw), tell_);
     }
-    return {};
+    LEHR_TRY(spares_->open(config_.list_bytes, kEvents));
+    return load_kernels();
   }
 
   Result<MemoryRegion> host_memory(Bytes bytes, Bytes stride) override {
@@ -354,8 +395,9 @@ class CudaLanes final : public BlockLanes {
     std::vector<CopyRun> runs;
     if (!plan.inward) runs = copy_engine_runs(plan, outward);
     const auto launches = static_cast<std::uint32_t>(runs.empty() ? plan.cuts.size() : runs.size());
-    const auto ops =
-        static_cast<std::uint32_t>(after.events.size() + plan.cuts.size() + 2 * plan.entries.size() + 2) + launches;
+    const auto ops = static_cast<std::uint32_t>(after.events.size() + plan.cuts.size() +
+                                                2 * plan.entries.size() + 2) +
+                     launches;
     if (lane->enqueued + ops > config_.most_enqueued) {
       return refused(Reason::kOverBudget,
                      "device: " + std::to_string(lane->enqueued) + " launches are enqueued and " +
@@ -385,15 +427,14 @@ class CudaLanes final : public BlockLanes {
     const auto s = static_cast<cudaStream_t>(stream);
     if (!writes.empty()) {
       // Pinned: a copy from anywhere else may wait for what the stream is at.
-      LEHR_ASSIGN(Spares::List list, spares_->list(values.size()));
+      LEHR_ASSIGN(const Spares::List list, spares_->list(values.size()));
       LEHR_ASSIGN(SharedEvent event, spares_->event());
-      std::memcpy(list.memory.get(), values.data(), values.size());
-      const auto* const kept = static_cast<const std::byte*>(list.memory.get());
-      const Status written = write(writes, {kept, values.size()}, s);
+      std::memcpy(list.memory, values.data(), values.size());
+      const Status written = write(writes, {list.memory, values.size()}, s);
       const cudaError_t recorded = cudaEventRecord(event->get(), s);
       std::vector<SharedEvent> passed;
       passed.push_back(std::move(event));
-      spares_->give_back_later(std::move(passed), std::move(list));
+      spares_->give_back_later(std::move(passed), list);
       LEHR_TRY(written);
       if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
     }
@@ -406,20 +447,33 @@ class CudaLanes final : public BlockLanes {
   void on_end(std::function<void()> tell) override { tell_ = std::move(tell); }
 
  private:
+  /// A kernel is loaded by its first launch, which may wait for all work of the device: behind a
+  /// gate that would be for ever. So each is launched once, with a pair that moves nothing.
+  Status load_kernels() {
+    LEHR_ASSIGN(const Spares::List list, spares_->list(sizeof(kernels::PagePair)));
+    std::memset(list.memory, 0, list.bytes);
+    kernels::PageLayout layout;
+    layout.piece_bytes = 16;
+    const kernels::MoveParams nothing{reinterpret_cast<kernels::PagePair*>(list.memory), 1};
+    LEHR_TRY(kernels::move_pages_cuda(nothing, layout, config_.out_ring, lanes_[0]->stream()));
+    LEHR_TRY(kernels::move_pages_cuda(nothing, layout, config_.in_ring, lanes_[1]->stream()));
+    for (const auto& lane : lanes_) LEHR_CUDA_TRY(cudaStreamSynchronize(lane->stream()));
+    spares_->give_back({}, list);
+    return {};
+  }
+
   Status enqueue(const FlightPlan& plan, std::span<const kernels::PagePair> outward,
                  std::span<const CopyRun> runs, const StreamOrder& after, Lane& lane,
                  CudaFlight& flight) {
     const cudaStream_t main = lane.stream();
     if (plan.pairs != 0 && runs.empty()) {
-      Bytes entry_bytes = 0;
-      for (const SmallWrite& entry : plan.entries) entry_bytes += entry.bytes;
-      LEHR_TRY(flight.take_list(plan.pairs, plan.inward, entry_bytes, plan.absent));
+      LEHR_TRY(flight.take_list(plan.pairs, plan.inward, plan.entries));
       if (!plan.inward) std::copy(outward.begin(), outward.end(), flight.pairs().begin());
     }
     LEHR_TRY(wait_for(after, main));
     for (const SmallWrite& entry : plan.entries) {
       LEHR_CUDA_TRY(
-          cudaMemsetAsync(entry.to, std::to_integer<int>(plan.absent), entry.bytes, main));
+          cudaMemsetAsync(entry.to, std::to_integer<int>(entry.absent), entry.bytes, main));
     }
     if (plan.pairs != 0 && plan.inward) {
       // The host alone passes this gate, for bytes that it has checked: it waits for no work of the

@@ -559,6 +559,116 @@ TEST_CASE("what cannot be is refused with a reason, and changes nothing") {
        Code::kInvalid, "not where item 0's is");
 }
 
+TEST_CASE("a table says where a block is from the moment that its bytes are there") {
+  const auto form = GENERATE(BlockTable::Form::kIndex, BlockTable::Form::kPointer);
+  World w(8, 4, 0);
+  w.fill(0, 1);
+  w.fill(1, 2);
+  w.stored(1, 2, 0);
+  BlockTable desc;
+  desc.pool = w.pool;
+  desc.form = form;
+  desc.rows = 2;
+  desc.columns = 4;
+  const auto table = w.service->open_table(desc);
+  REQUIRE(table);
+  const std::byte* const base =
+      w.service->with([&](Directory& d) { return d.table(*table)->base; });
+  const auto value = [&](std::uint32_t row, std::uint32_t column) {
+    std::uint64_t read = 0;
+    const std::uint32_t bytes = desc.entry_bytes();
+    std::memcpy(&read, base + (row * 4 + column) * bytes, bytes);
+    return form == BlockTable::Form::kIndex ? read | (read == 0xFFFFFFFFU ? ~0ULL << 32 : 0) : read;
+  };
+  const auto of_block = [&](std::uint32_t block) -> std::uint64_t {
+    if (form == BlockTable::Form::kIndex) return block == kNoBlock ? ~0ULL : block;
+    if (block == kNoBlock) return 0;
+    return reinterpret_cast<std::uint64_t>(w.memory.data()) + block * w.layout.block_stride;
+  };
+  for (std::uint32_t i = 0; i < 8; ++i) CHECK(value(i / 4, i % 4) == of_block(kNoBlock));
+  // The caller's own block, in the order of its stream.
+  FakeLanes::Stream* const user = w.lanes->stream();
+  const auto latch = w.lanes->latch(user);
+  const Service::Entry own[] = {{1, 0, 5}, {1, 1, 6}, {0, 1, 7}};
+  REQUIRE(w.service->write_table(*table, own, user));
+  CHECK(value(1, 0) == of_block(kNoBlock));
+  // A load that names entries: one of its items turns out wrong.
+  auto items = w.items(1, 2, 2);
+  items[0].table = items[1].table = *table;
+  items[0].row = items[1].row = 1;
+  items[0].column = 1;
+  items[1].column = 2;
+  const auto job = w.service->with([&](Directory& d) {
+    return d.prepare_load({w.ns, 0, false, 0}, items);
+  });
+  REQUIRE(job);
+  const SlotId bad = w.service->with([&](Directory& d) { return d.job(*job)->items[0].slot; });
+  w.service->store()->host_slot(bad)[0] ^= std::byte{1};
+  CHECK(w.service->close_table(*table).error().reason == Reason::kLeased);
+  REQUIRE(w.service->submit(*job, behind(user)));
+  w.lanes->launches = 0;
+  w.lanes->lift(latch);
+  CHECK(value(1, 0) == of_block(5));
+  CHECK(value(0, 1) == of_block(7));
+  CHECK(value(1, 1) == of_block(kNoBlock));  // on its way
+  w.lanes->launches = -1;
+  w.lanes->go();
+  w.finish(*job);
+  CHECK(value(1, 1) == of_block(kNoBlock));  // it failed
+  CHECK(value(1, 2) == of_block(3));
+  // What cannot be: outside, another pool's, in a store; and nothing is written of what is refused.
+  const Service::Entry outside[] = {{0, 0, 1}, {2, 0, 1}};
+  CHECK(w.service->write_table(*table, outside, nullptr).error().reason == Reason::kOutOfRange);
+  const Service::Entry no_block[] = {{0, 0, 8}};
+  CHECK(w.service->write_table(*table, no_block, nullptr).error().reason == Reason::kOutOfRange);
+  CHECK(value(0, 0) == of_block(kNoBlock));
+  items[1].column = 4;
+  CHECK(w.service->with([&](Directory& d) {
+                   return d.prepare_load({w.ns, 0, false, 0}, items);
+                 })
+            .error()
+            .reason == Reason::kOutOfRange);
+  CHECK(w.service->with([&](Directory& d) { return d.unregister_pool(w.pool); }).error().reason ==
+        Reason::kLeased);
+  REQUIRE(w.service->close_table(*table));
+  CHECK(w.service->close_table(*table).error().code == Code::kStale);
+  CHECK(w.service->with([&](Directory& d) { return d.unregister_pool(w.pool); }));
+}
+
+TEST_CASE("rows of a table one after the other, as FlashInfer reads them") {
+  const bool on_device = GENERATE(true, false);
+  World w(16, 4, 0);
+  std::vector<std::byte> plain(w.memory.size());
+  if (!on_device) {
+    PoolDesc desc = w.desc();
+    desc.base = plain.data();
+    desc.on_device = false;
+    w.pool = *w.service->register_pool(desc);
+  }
+  BlockTable desc;
+  desc.pool = w.pool;
+  desc.rows = 3;
+  desc.columns = 4;
+  const auto table = w.service->open_table(desc);
+  REQUIRE(table);
+  const Service::Entry entries[] = {{0, 0, 9}, {0, 1, 3}, {2, 0, 12}, {2, 1, kNoBlock}, {2, 2, 1}};
+  REQUIRE(w.service->write_table(*table, entries, nullptr));
+  const std::uint32_t tokens[] = {17, 0, 48};  // blocks of 16
+  std::int32_t begins[4] = {}, blocks[6] = {7, 7, 7, 7, 7, 7}, last[3] = {};
+  Service::Ragged out{tokens, 16, begins, blocks, last, 5};
+  REQUIRE(w.service->write_ragged(*table, out, nullptr));
+  CHECK(std::vector<std::int32_t>(begins, begins + 4) == std::vector<std::int32_t>{0, 2, 2, 5});
+  CHECK(std::vector<std::int32_t>(blocks, blocks + 6) ==
+        std::vector<std::int32_t>{9, 3, 12, -1, 1, 7});
+  CHECK(std::vector<std::int32_t>(last, last + 3) == std::vector<std::int32_t>{1, 0, 16});
+  out.capacity = 4;
+  CHECK(w.service->write_ragged(*table, out, nullptr).error().reason == Reason::kOutOfRange);
+  const std::uint32_t too_long[] = {65};
+  out.tokens = too_long;
+  out.capacity = 6;
+  CHECK(w.service->write_ragged(*table, out, nullptr).error().reason == Reason::kOutOfRange);
+}
+
 TEST_CASE("a service may end with loads queued and under way") {
   World w(6, 4, 0);
   w.fill(0, 1);
