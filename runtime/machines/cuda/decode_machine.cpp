@@ -251,10 +251,14 @@ Status DecodeMachine::make_places(std::span<const PageOp> ops) {
   LEHR_TRY(below_tier_->pump(ended_));
   home_slots_->reclaim(ended_);
   if (home_slots_->free() >= wanted) return {};
+  const std::int64_t began = now_ns();
+  const Seconds before = step().below.waited;
   LEHR_TRY(wait_for_all());
-  if (home_slots_->free() >= wanted) return {};
-  LEHR_TRY(launch_listed());
-  LEHR_TRY(wait_for_all());
+  if (home_slots_->free() < wanted) {
+    LEHR_TRY(launch_listed());
+    LEHR_TRY(wait_for_all());
+  }
+  step().below.waited = before + seconds(now_ns() - began);
   if (home_slots_->free() >= wanted) return {};
   return refused(Reason::kOverBudget,
                  fmt::format("cuda machine: a layer brings {} pages into {}, which has {} spare "
@@ -266,10 +270,10 @@ Status DecodeMachine::run(const LayerWork& work) {
   if (failed_) return *failed_;
   if (work.groups.empty()) return unsupported("cuda machine: a step without sequences");
   if (work.layer == 0) LEHR_TRY(begin_step(work));
-  const std::int64_t began = now_ns();
   if (below_ != 0) {
     if (Status room = make_places(work.ops); !room) return fail(std::move(room).error());
   }
+  const std::int64_t began = now_ns();
   Status listed = list_layer(work);
   if (!listed) return below_ != 0 ? fail(std::move(listed).error()) : listed;
   step().listing += seconds(now_ns() - began);
@@ -325,9 +329,9 @@ Status DecodeMachine::launch_listed() {
 Status DecodeMachine::end_step(Step) {
   if (failed_) return *failed_;
   StepRecord& record = step();
-  const std::int64_t listed = now_ns();
+  // Waits for the tier below are told apart.
+  record.host = seconds(now_ns() - step_began_ns_) - record.below.waited;
   LEHR_TRY(launch_listed());
-  record.host = seconds(listed - step_began_ns_);
   in_step_ = false;
   if (below_ == 0) return {};
   const Seconds reading = below_tier_->reading(), writing = below_tier_->writing();

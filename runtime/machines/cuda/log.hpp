@@ -24,7 +24,7 @@ struct LayerRecord {
 struct BelowRecord {
   std::uint64_t staged = 0;  ///< pages that it brought up
   std::uint64_t sunk = 0;    ///< pages that it sent down
-  Seconds waited = 0;        ///< of the host, for pages that the step reads
+  Seconds waited = 0;        ///< of the host, for pages that the step reads, and for spare places
   /// Since the step before: with reads, or writes, of the file under way.
   Seconds reading = 0, writing = 0;
 };
