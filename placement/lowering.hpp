@@ -76,7 +76,7 @@ class Lowering {
   void count(PageId page, float odds, const LayerView& view, LowerHistogram& group) const;
   /// Whether it is above a group's threshold.
   bool pays(PageId page, float odds, Step now, std::uint32_t least) const;
-  double mass_left() const { return budget_ - ledger_.used(); }
+  double mass_left() const { return budget_ * ledger_.knowledge() - ledger_.used(); }
   /// Once a layer: how many may be lowered in it.
   std::uint32_t begin_layer(Seconds layer_takes) const;
   /// Lowers the page if the budget has room.

@@ -27,6 +27,7 @@ MassLedger::MassLedger() : decay_(kDecays) {
 void MassLedger::next_step() {
   if (seen_ > 0) {
     const double rate = seen_before_ > 0 ? 1 - kOneStep : 1;
+    unseen_ *= kOneStep;
     seen_before_ += rate * (seen_ - seen_before_);
     peak_ = std::max(kPeakStep * peak_, on_lowered_ / seen_);
   }

@@ -26,6 +26,8 @@ class MassLedger {
   void forget(std::span<const PageId> pages);
 
   bool known() const { return seen_before_ > 0; }
+  /// How much of the average the steps seen so far are, in [0, 1]: who knows little commits little.
+  double knowledge() const { return 1 - unseen_; }
   /// Share of the coming steps' mass to be expected on what is lowered: the most of late.
   double used() const { return peak_ + pending_; }
   /// The same of one page, which is read with these odds: its average, or its latest mass if more.
@@ -41,6 +43,7 @@ class MassLedger {
   double seen_ = 0;  ///< mass of the step so far
   double on_lowered_ = 0;
   double seen_before_ = 0;  ///< of a step, on average
+  double unseen_ = 1;       ///< weight of the steps before the first
   double peak_ = 0;         ///< largest share on lowered pages, lately
   double pending_ = 0;      ///< of pages lowered in the latest steps
 };

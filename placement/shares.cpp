@@ -102,29 +102,32 @@ void ShareAnnealer::fit_lowering(std::vector<Share>& shares) const {
   for (Share& s : shares) s.lowers = LowerHistogram::kBins;
 }
 
-/// One bin more is lowered by the one, and as many less by the other as the mass asks for, at most
-/// four. False if that is not to be had, or saves nothing.
+/// The next bin with pages is lowered by the one, and as many less by the other as the mass asks
+/// for, at most four. False if that is not to be had, or saves nothing.
 bool ShareAnnealer::weigh_lowering(const MissCost& cost, const Share& grows, const Share& gives,
                                    Move& move) const {
-  if (grows.lowers == 0) return false;
   const LowerHistogram& g = lowerable_->groups[grows.group];
   const LowerHistogram& h = lowerable_->groups[gives.group];
-  const double more = g.mass(grows.lowers - 1);
-  double room = lowerable_->mass - mass_;
   move = {};
+  while (move.more < grows.lowers && g.mass(grows.lowers - move.more) == 0) ++move.more;
+  if (grows.lowers < move.more) return false;
+  const double mass = g.mass(grows.lowers - move.more);
+  double room = lowerable_->mass - mass_;
   if (&grows != &gives) {
-    while (room < more && move.bins < 4 && gives.lowers + move.bins < LowerHistogram::kBins) {
-      room += h.mass(gives.lowers + move.bins);
-      move.lost += h.saved(gives.lowers + move.bins);
+    std::uint32_t given = 0;
+    while (room < mass && given < 4 && gives.lowers + move.bins < LowerHistogram::kBins) {
+      const std::uint32_t b = gives.lowers + move.bins;
+      room += h.mass(b);
+      move.lost += h.saved(b);
+      given += h.mass(b) > 0 ? 1 : 0;
       ++move.bins;
     }
   }
-  if (room < more) return false;
-  move.won = g.saved(grows.lowers - 1);
-  move.mass = lowerable_->mass - (room - more);
+  if (room < mass || mass == 0) return false;
+  move.won = g.saved(grows.lowers - move.more);
+  move.mass = lowerable_->mass - (room - mass);
   weigh_misses(cost, grows, gives, move);
-  // A bin without pages is passed over; one that saves nothing is left alone.
-  return move.change != 0 || (more == 0 && move.bins == 0);
+  return move.change != 0;
 }
 
 void ShareAnnealer::weigh_misses(const MissCost& cost, const Share& grows, const Share& gives,
@@ -171,7 +174,7 @@ void ShareAnnealer::make(const Move& move, const MissCost& cost, Share& grows, S
 
 void ShareAnnealer::make_lowering(const Move& move, const MissCost& cost, Share& grows,
                                   Share& gives) {
-  --grows.lowers;
+  grows.lowers -= move.more;
   gives.lowers += move.bins;
   mass_ = move.mass;
   follow(move, cost, grows, gives);

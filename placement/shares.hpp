@@ -92,6 +92,7 @@ class ShareAnnealer {
  private:
   struct Move {
     std::uint32_t bins = 0;  ///< that the one gives up
+    std::uint32_t more = 1;  ///< and that the other gets
     double won = 0;          ///< odds of what the other gets
     double lost = 0;         ///< and of what is given up for it
     std::uint64_t held = 0;  ///< pages held after it

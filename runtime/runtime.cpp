@@ -23,7 +23,7 @@ void StepReport::add(const StepReport& o) {
 }
 
 Runtime::Runtime(RuntimeOptions options, Bytes lowered_bytes,
-                 std::unique_ptr<placement::Policy> policy, std::unique_ptr<Machine> machine)
+                 std::shared_ptr<placement::Policy> policy, std::unique_ptr<Machine> machine)
     : options_(std::move(options)),
       page_bytes_(options_.page_bytes != 0 ? options_.page_bytes : options_.geometry.page_bytes()),
       lowered_bytes_(lowered_bytes),
@@ -68,7 +68,9 @@ Result<std::unique_ptr<Runtime>> Runtime::create(RuntimeOptions options,
         fmt::format("HBM of {} pages is less than one tail page for each of the {} KV groups",
                     options.tier_pages[kHbm], held));
   }
-  LEHR_ASSIGN(auto policy, placement::make_policy(options.policy, options.policy_parameters));
+  LEHR_ASSIGN(auto named, placement::make_policy(options.policy, options.policy_parameters));
+  std::shared_ptr<placement::Policy> policy = std::move(named);
+  if (options.own_policy != nullptr) policy = options.own_policy;
   LEHR_ASSIGN(const auto* kind, placement::find_policy(options.policy));
   if (kind->traits.needs_instance && options.future == nullptr) {
     return invalid("policy " + options.policy +

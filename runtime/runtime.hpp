@@ -47,6 +47,8 @@ struct RuntimeOptions {
   std::span<const predictors::Tensor> predictor_weights;
   /// The caller's own, in the place of a named one; not begun, and serves one runtime.
   std::shared_ptr<predictors::Predictor> own_predictor;
+  /// Likewise in the place of the named policy, whose traits hold for it.
+  std::shared_ptr<placement::Policy> own_policy;
   predictors::WatchOptions watch;  ///< over the predictor
   /// Steps ahead over which the odds that policies read are averaged; 0: 2 to 5, by the time of a
   /// step, of the link and by confidence.
@@ -190,7 +192,7 @@ class Runtime {
   Status validate() const;
 
  private:
-  Runtime(RuntimeOptions options, Bytes lowered_bytes, std::unique_ptr<placement::Policy> policy,
+  Runtime(RuntimeOptions options, Bytes lowered_bytes, std::shared_ptr<placement::Policy> policy,
           std::unique_ptr<Machine> machine);
   Status begin_deciding();
   void tell_new(std::span<const PageId> pages, std::span<const Tick> first_use);
@@ -266,7 +268,7 @@ class Runtime {
   LinkId to_hbm_;   ///< from the home tier
   LinkId to_home_;  ///< from HBM
   Background background_;
-  std::unique_ptr<placement::Policy> policy_;
+  std::shared_ptr<placement::Policy> policy_;
   std::uint32_t odds_steps_ = 0;  ///< steps ahead of which the policy reads odds
   std::shared_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
   predictors::Watch watch_;

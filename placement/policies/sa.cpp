@@ -13,11 +13,15 @@ std::span<const ParameterInfo> parameters() {
     v.push_back({"box", "time box, as a share of the predicted step", 0.01, 0, 100});
     v.push_back({"proposal-ns", "what a proposal counts for in it", 30, 1, 10000});
     v.push_back({"proposals", "most proposals a step, whatever the time box", 20000, 0, 1e6});
+    v.push_back({"starts",
+                 "proposals a step, in tens of those above, about when each layer's promotions "
+                 "start; 0: as soon as odds say so",
+                 0, 0, 1e5});
     v.push_back({"lower-steps", "where pages may be lowered: steps in which that has to pay", 8,
                  0.01, 1000});
     v.push_back(
         {"lower-price", "what a lowering's write-back counts against crossings saved", 1, 0, 1000});
-    v.push_back({"lower-reserve", "share of the mass budget that is used", 0.9, 0, 1});
+    v.push_back({"lower-reserve", "share of the mass budget that is used", 0.75, 0, 1});
     return v;
   }();
   return all;
@@ -34,6 +38,7 @@ class Annealed final : public SharedTable {
         box_(p.at("box")),
         proposal_(p.at("proposal-ns") * 1e-9),
         most_(static_cast<std::uint64_t>(p.at("proposals"))),
+        starts_proposals_(static_cast<std::uint64_t>(p.at("starts"))),
         options_{p.at("lower-steps"), p.at("lower-price"), p.at("lower-reserve")} {}
 
   void begin(const PolicyContext& context) override {
@@ -57,12 +62,23 @@ class Annealed final : public SharedTable {
     if (boxed < static_cast<double>(most_)) proposals = static_cast<std::uint64_t>(boxed);
     if (proposals == 0) return false;
     const std::uint64_t seed = context_.seed * 0x9E3779B97F4A7C15ULL + view.step;
+    if (starts_proposals_ > 0) find_starts(view, std::min(starts_proposals_, proposals / 10), seed);
     const Lowerable lowerable{lower_, lowering_.mass_left()};
     const bool lowers = lower_.size() == groups.size();
     return annealer_
         .run(groups, cost_[0], layers_, view.capacity, proposals, seed, shares, result_,
              lowers ? &lowerable : nullptr)
         .has_value();
+  }
+
+  /// When promotions start is found for the step ahead from the starts of the step before. A start
+  /// is that of the first layer of which this one is no more than `leads_` ahead.
+  void find_starts(const LayerView& view, std::uint64_t proposals, std::uint64_t seed) {
+    expect_promotions(view, promotions_);
+    if (!times_.run(promotions_, proposals, seed ^ 0x57A27, starts_, times_result_)) return;
+    leads_.assign(layers_, layers_);
+    for (std::uint32_t i = 0; i < starts_.size(); ++i)
+      leads_[(view.layer + 1 + i) % layers_] = starts_[i] == 0 ? layers_ : i - starts_[i];
   }
 
   void note_counted(const LayerView& view) override {
@@ -111,6 +127,11 @@ class Annealed final : public SharedTable {
   std::uint64_t most_;
   ShareAnnealer annealer_;
   SharesResult result_;
+  std::uint64_t starts_proposals_;
+  PromotionProblem promotions_;
+  PromotionTimes times_;
+  PromotionTimesResult times_result_;
+  std::vector<std::uint32_t> starts_;  ///< of the layers of the step ahead
   LoweringOptions options_;
   Lowering lowering_;
   std::vector<LowerHistogram> lower_;  ///< by layer and sequence; empty where none is lowered

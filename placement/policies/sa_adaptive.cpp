@@ -16,10 +16,10 @@ namespace lehr::placement {
 namespace {
 
 constexpr std::array kParameters{
-    ParameterInfo{"preset",
-                  "0 as given; 1 chat: window 30-50; 2 code: window 80-120; 3 high-bandwidth: "
-                  "share 0.8; 4 low-bandwidth: share 0.5",
-                  0, 0, 4},
+    ParameterInfo{"chat", "1: preset of a workload, window 30 to 50", 0, 0, 1},
+    ParameterInfo{"code", "1: preset of a workload, window 80 to 120", 0, 0, 1},
+    ParameterInfo{"high-bandwidth", "1: preset of a machine, share 0.8", 0, 0, 1},
+    ParameterInfo{"low-bandwidth", "1: preset of a machine, share 0.5", 0, 0, 1},
     ParameterInfo{"window", "steps of history that count, at first", 50, 1, 128},
     ParameterInfo{"window-least", "least window", 20, 1, 128},
     ParameterInfo{"window-most", "largest window", 100, 1, 128},
@@ -120,11 +120,10 @@ class Adaptive final : public Policy {
         temperature_(p.at("temperature")),
         proposals_(static_cast<std::uint64_t>(p.at("proposals"))),
         guarded_(p.at("guards") != 0) {
-    const int preset = static_cast<int>(p.at("preset"));
-    if (preset == 1) least_ = 30, most_ = 50;
-    if (preset == 2) least_ = 80, most_ = 120;
-    if (preset == 3) share_ = 0.8;
-    if (preset == 4) share_ = 0.5;
+    if (p.at("chat") != 0) least_ = 30, most_ = 50;
+    if (p.at("code") != 0) least_ = 80, most_ = 120;
+    if (p.at("high-bandwidth") != 0) share_ = 0.8;
+    if (p.at("low-bandwidth") != 0) share_ = 0.5;
     most_ = std::max(least_, most_);
     set_window(std::clamp(window_, least_, most_));
     schedule_.cooling = p.at("cooling");

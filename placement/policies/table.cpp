@@ -296,11 +296,39 @@ void Table::collect_arrivals(const LayerView& view) {
   }
 }
 
+void Table::expect_promotions(const LayerView& view, PromotionProblem& problem) {
+  constexpr std::size_t kMost = 48;  // pages a layer
+  problem.layers.resize(layers_ - 1);
+  problem.cost = cost_.data();
+  // A crossing less for a step, by the odds of what leaves, in the time of a layer.
+  const double leaves = 1 / std::clamp(mean_wait_, 1.0, 1e6);
+  const Seconds crossing = view.from_tier[view.home].seconds_per_page;
+  problem.hold = leaves * crossing / layers_;
+  for (std::uint32_t i = 0; i + 1 < layers_; ++i) {
+    const std::uint32_t layer = (view.layer + 1 + i) % layers_;
+    PromotionProblem::Layer& out = problem.layers[i];
+    out.misses = bias_ * expected_[layer];
+    const auto misses = static_cast<std::size_t>(std::llround(out.misses));
+    const Seconds busy = misses < burst_.size() ? burst_[misses] : beside_;
+    // Bursts are never shorter than what hides them: what is left is known only below that.
+    const Seconds used = std::min(busy, static_cast<double>(misses) * crossing);
+    out.idle_pages = crossing > 0 ? std::max(0.0, beside_ - used) / crossing : 0;
+    out.odds.clear();
+    Candidates& list = candidates_[layer];
+    for (std::size_t n = 0; n < list.size() && out.odds.size() < kMost; ++n) {
+      const Wanted& w = list.at(n);
+      if (outside(w, view.pages)) out.odds.push_back(static_cast<double>(w.odds));
+    }
+  }
+}
+
 /// Pages of the next layers that are likely to be read, for pages that are wanted later.
 void Table::promote(const LayerView& view, std::uint32_t free, LayerPlan& plan) {
   if (least_odds_ >= 1 || (guarded_ && !guard_.open())) return;
   for (std::uint32_t ahead = 2; ahead + 1 < layers_; ++ahead) {
-    Candidates& list = candidates_[(view.layer + ahead) % layers_];
+    const std::uint32_t layer = (view.layer + ahead) % layers_;
+    if (!leads_.empty() && ahead > leads_[layer]) continue;
+    Candidates& list = candidates_[layer];
     while (!list.empty()) {
       if (pending_.size() >= depth_) return;
       const Wanted w = list.at(0);

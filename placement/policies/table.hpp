@@ -11,6 +11,7 @@
 #include "placement/key_scan.hpp"
 #include "placement/policies/likeliest.hpp"
 #include "placement/policy.hpp"
+#include "placement/promotion_times.hpp"
 
 namespace lehr::placement {
 
@@ -108,7 +109,11 @@ class Table : public Policy {
   std::vector<double> weight_;
   std::uint32_t weight_stride_ = 0;  ///< sequences a layer
   bool link_busy_ = false;           ///< background promotions do not get through
-  double lowered_price_ = 1;         ///< of a miss of a lowered page, in those of a whole one
+  /// By layer: the most layers ahead of it at which its promotions may start; empty: any.
+  std::vector<std::uint32_t> leads_;
+  /// What the coming layers want and leave of the link, from the layer after this one on.
+  void expect_promotions(const LayerView& view, PromotionProblem& problem);
+  double lowered_price_ = 1;  ///< of a miss of a lowered page, in those of a whole one
   bool is_sink(PageId page, const PageColumns& columns) const {
     return columns.position[page] < sinks_;
   }

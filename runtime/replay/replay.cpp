@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "runtime/replay/lowered_masses.hpp"
 #include "runtime/replay/saliency.hpp"
 #include "runtime/replay/target.hpp"
 
@@ -177,43 +178,13 @@ void note_restraint(ReplayResult& result, std::uint32_t layers) {
       "a step reads more than HBM holds, and what was promoted left unread");
 }
 
-double lowered_share(const StepReport& r) {
-  return r.mass_seen == 0 ? 0.0
-                          : static_cast<double>(r.mass_lowered) / static_cast<double>(r.mass_seen);
-}
-
-Status note_lowering(const RuntimeOptions& options, const KvGeometry& geometry, bool policy_lowers,
-                     ReplayResult& result) {
-  if (!result.lowering) return {};
-  const Bytes full = options.page_bytes != 0 ? options.page_bytes : geometry.page_bytes();
-  LEHR_ASSIGN(const Bytes lowered, lowered_page_bytes(*options.precision, geometry, full));
-  const StepReport& r = result.all;
-  LoweringResult& l = *result.lowering;
-  l.saved_to_hbm = (full - lowered) * r.lowered_crossings;
-  l.saved_in_hbm = (full - lowered) * r.lowered_hits;
-  l.written_home = lowered * r.lowered;
-  l.mean_mass = lowered_share(r);
-  if (!policy_lowers) {
-    result.notes.push_back(fmt::format("{} lowers no pages", result.policy));
-    return {};
-  }
-  result.notes.push_back(fmt::format(
-      "lowered {} pages to {}: {} bytes less to HBM, {} less read in it, {} written home",
-      r.lowered, precision_name(options.precision), l.saved_to_hbm, l.saved_in_hbm,
-      l.written_home));
-  result.notes.push_back(
-      fmt::format("softmax mass on lowered pages: {:.2f}% of all, at most {:.2f}% of a step's "
-                  "({:.2f}% may be expected)",
-                  100 * l.mean_mass, 100 * l.most_mass, 100 * options.precision->mass));
-  return {};
-}
-
 }  // namespace
 
 Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
                                const ReplayOptions& options, const Progress& progress) {
   LEHR_ASSIGN(const placement::PolicyDescriptor* descriptor,
               placement::find_policy(options.runtime.policy));
+  LoweredMasses masses(options.runtime.heat_half_life);
   Driver driver(workload, target, descriptor->traits.needs_future,
                 options.runtime.importance.has_value());
   ReplayResult result;
@@ -227,8 +198,7 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
     LEHR_TRY(driver.step(t));
     const StepReport& report = driver.report();
     result.all.add(report);
-    if (result.lowering)
-      result.lowering->most_mass = std::max(result.lowering->most_mass, lowered_share(report));
+    if (result.lowering) masses.note(report, *result.lowering);
     result.tokens += driver.batch_size();
     result.step_seconds.push_back(report.total);
     if (report.measured > 0) result.measured_seconds.push_back(report.measured);
@@ -241,7 +211,7 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
   LEHR_TRY(target.finish());
   result.notes = target.notes();
   LEHR_TRY(note_lowering(options.runtime, workload.sequences.front().selection->trace().geometry(),
-                         descriptor->traits.lowers, result));
+                         result));
   note_restraint(result, workload.sequences.front().selection->trace().geometry().layers);
   return result;
 }

@@ -25,6 +25,8 @@ struct LoweringResult {
   Bytes written_home = 0;  ///< of the new forms
   double mean_mass = 0;    ///< share of the steps' softmax mass on such pages
   double most_mass = 0;    ///< the largest of a step
+  /// The largest, as placement sees it: of the steps so far, those before decayed as heat is.
+  double most_decayed_mass = 0;
 };
 
 struct ReplayResult {
@@ -52,6 +54,7 @@ struct ApiOptions {
   std::string
       profile;  ///< a shipped name or a file: the one that options.runtime.platform came from
   std::string nvme_directory;
+  bool contents = false;  ///< pages hold K and V that the caller brings (host)
 };
 
 /// The same through lehr.h, as an engine embeds Lehr. `options.runtime` is written as a

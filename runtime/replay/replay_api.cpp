@@ -4,25 +4,13 @@
 
 #include <fmt/core.h>
 
-#include "runtime/include/lehr.h"
 #include "runtime/machines/sim.hpp"
+#include "runtime/replay/api_calls.hpp"
 #include "runtime/replay/target.hpp"
 
 namespace lehr::runtime {
 
 namespace {
-
-/// The C status as an Error, with the text that the library kept for this thread.
-Status said(lehr_status status) {
-  if (status >= 0) return {};
-  std::string text(lehr_last_error(nullptr, 0), '\0');
-  if (!text.empty()) lehr_last_error(text.data(), text.size());
-  text.resize(std::strlen(text.c_str()));
-  if (text.empty()) text = lehr_status_name(status);
-  const auto magnitude = static_cast<std::uint32_t>(-status);
-  return Error{static_cast<Code>(magnitude & 0xFF), static_cast<Reason>(magnitude >> 8 & 0xFF),
-               text};
-}
 
 /// Text as a TOML string.
 std::string quoted(const std::string& text) {
@@ -41,6 +29,19 @@ std::string quoted(const std::string& text) {
 
 std::string dtype_of(std::uint32_t element_bytes) {
   return element_bytes == 4 ? "f32" : element_bytes == 1 ? "e4m3" : "f16";
+}
+
+}  // namespace
+
+Status said(lehr_status status) {
+  if (status >= 0) return {};
+  std::string text(lehr_last_error(nullptr, 0), '\0');
+  if (!text.empty()) lehr_last_error(text.data(), text.size());
+  text.resize(std::strlen(text.c_str()));
+  if (text.empty()) text = lehr_status_name(status);
+  const auto magnitude = static_cast<std::uint32_t>(-status);
+  return Error{static_cast<Code>(magnitude & 0xFF), static_cast<Reason>(magnitude >> 8 & 0xFF),
+               text};
 }
 
 std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
@@ -71,7 +72,8 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
       "{}\ndtype = {}\npage_bytes = {}\n",
       g.layers, g.kv_heads, g.q_heads, g.head_dim, g.page_tokens, quoted(dtype_of(g.element_bytes)),
       options.page_bytes);
-  text += fmt::format("[step]\nweights_bytes = {}\n[capacity]\n", options.weights_bytes);
+  text += fmt::format("[step]\nweights_bytes = {}\ncontents = {}\n[capacity]\n",
+                      options.weights_bytes, quoted(api.contents ? "kv" : "pattern"));
   for (std::size_t t = 0; t < options.tier_pages.size(); ++t) {
     // An empty tier is said too: unset would mean the profile's capacity. That is what tiers get
     // which a configuration does not know.
@@ -83,6 +85,21 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
     text += fmt::format("[nvme]\npath = {}\n", quoted(api.nvme_directory));
   return text;
 }
+
+StepReport from_c(const lehr_step_report& r) {
+  StepReport out;
+#define LEHR_STEP_COUNT(name, unit, help) out.name = r.name;
+#define LEHR_STEP_SECONDS(field, member, statistic, help) out.member = r.field;
+#include "runtime/step_report.def"
+  for (std::uint32_t i = 0; i < r.link_count; ++i) {
+    out.time.link[i] = r.link_seconds[i];
+    out.link[i].bytes = r.link_bytes[i];
+    out.link[i].count = static_cast<std::uint32_t>(r.link_transfers[i]);
+  }
+  return out;
+}
+
+namespace {
 
 class ApiTarget final : public ReplayTarget {
  public:
@@ -141,16 +158,7 @@ class ApiTarget final : public ReplayTarget {
     lehr_step_report r{};
     r.struct_size = sizeof r;
     LEHR_TRY(said(lehr_step_end(runtime_, &r)));
-    StepReport out;
-#define LEHR_STEP_COUNT(name, unit, help) out.name = r.name;
-#define LEHR_STEP_SECONDS(field, member, statistic, help) out.member = r.field;
-#include "runtime/step_report.def"
-    for (std::uint32_t i = 0; i < r.link_count; ++i) {
-      out.time.link[i] = r.link_seconds[i];
-      out.link[i].bytes = r.link_bytes[i];
-      out.link[i].count = static_cast<std::uint32_t>(r.link_transfers[i]);
-    }
-    return out;
+    return from_c(r);
   }
 
   Status release(SequenceId sequence) override {

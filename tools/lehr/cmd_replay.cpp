@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // lehr replay: one policy on one machine, predicted beside measured where the machine measures.
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -8,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/config/config.hpp"
+#include "runtime/replay/attend.hpp"
 #include "tools/lehr/decode_run.hpp"
 #include "tools/lehr/fail.hpp"
 #include "tools/lehr/progress.hpp"
@@ -37,6 +39,7 @@ struct Arguments {
   DecodeOptions gpu;
   GroupArguments group;
   std::uint32_t steps = 0;
+  bool attend = false;
   std::string timeline;
   std::string calibrated;
 };
@@ -123,6 +126,30 @@ nlohmann::ordered_json run_elsewhere(const Arguments& arguments, const Prepared&
   return figures(result, options, prepared.page_bytes);
 }
 
+/// On the CPU with the trace's own K, V and queries in the pages.
+nlohmann::ordered_json run_attending(const Arguments& arguments, const Prepared& prepared,
+                                     const std::string& hbm,
+                                     const runtime::ReplayOptions& options) {
+  ProgressBar bar("attending");
+  const runtime::ApiOptions api{arguments.machine, arguments.replay.profile,
+                                arguments.nvme_directory};
+  auto outcome =
+      take(kCommand, runtime::attend_through_api(*prepared.traces.front(), options, api,
+                                                 [&](double share) { bar.show(share); }));
+  const auto most = std::max_element(outcome.errors.begin(), outcome.errors.end());
+  const double worst = most == outcome.errors.end() ? 0 : *most;
+  const double p50 = percentile(outcome.errors, 0.5), p99 = percentile(outcome.errors, 0.99);
+  outcome.replay.notes.push_back(
+      fmt::format("output against float64, {} rows: {:.2e} p50, {:.2e} p99, {:.2e} at most",
+                  outcome.errors.size(), p50, p99, worst));
+  if (arguments.replay.json != "-")
+    print(kCommand, to_text(outcome.replay, hbm, options, prepared));
+  nlohmann::ordered_json cell = figures(outcome.replay, options, prepared.page_bytes);
+  cell["output_error"] = {
+      {"rows", outcome.errors.size()}, {"p50", p50}, {"p99", p99}, {"most", worst}};
+  return cell;
+}
+
 /// Several GPUs that all serve.
 nlohmann::ordered_json run_group(const Arguments& arguments, const Prepared& prepared,
                                  const std::string& hbm, const runtime::ReplayOptions& options) {
@@ -157,6 +184,10 @@ void check_group(const Arguments& arguments) {
 
 void run(const Arguments& arguments) {
   check_group(arguments);
+  if (arguments.attend && (arguments.machine != "host" || arguments.group.asked()))
+    fail_usage(kCommand, invalid("--attend needs --machine host, and no --gpus"));
+  if (arguments.attend && (arguments.replay.traces.size() != 1 || arguments.replay.sequences > 1))
+    fail_usage(kCommand, invalid("--attend takes one trace and one sequence"));
   if (!arguments.timeline.empty() && arguments.machine != "cuda")
     fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
   if (!arguments.calibrated.empty() && arguments.machine != "cuda")
@@ -187,6 +218,7 @@ void run(const Arguments& arguments) {
     nlohmann::ordered_json cell =
         arguments.group.asked()       ? run_group(arguments, *prepared, hbm, *options)
         : arguments.machine == "cuda" ? run_on_gpu(arguments, *prepared, hbm, *options)
+        : arguments.attend            ? run_attending(arguments, *prepared, hbm, *options)
                                       : run_elsewhere(arguments, *prepared, hbm, *options);
     cell["hbm"] = hbm;
     cell["hbm_pages"] = options->runtime.tier_pages[kHbm];
@@ -208,6 +240,9 @@ void add_replay(CLI::App& app) {
       ->check(CLI::IsMember({"sim", "host", "cuda"}));
   command.add_option("--nvme-dir", arguments->nvme_directory,
                      "Directory for the NVMe tier's scratch file on host");
+  command.add_flag("--attend", arguments->attend,
+                   "On host: pages hold the trace's own K and V, every page is attended to, and "
+                   "the output is held against float64");
   command.add_option("--steps", arguments->steps, "Stop after so many steps (default: all)");
   command.add_option("--gpu", arguments->gpu.gpu, "On cuda: the GPU, from 0");
   command.add_option("--donor", arguments->gpu.donor,

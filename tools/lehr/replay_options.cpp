@@ -264,6 +264,8 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
   options.prefetch_window = arguments.window;
   options.importance = runtime::importance_of(arguments.importance, arguments.importance_learns);
+  if (!(arguments.precision_mass >= 0 && arguments.precision_mass <= 1))
+    return invalid(fmt::format("--precision-mass {}: expected 0 to 1", arguments.precision_mass));
   options.precision = runtime::precision_of(arguments.precision, arguments.precision_mass);
   if (options.precision) {
     LEHR_ASSIGN(

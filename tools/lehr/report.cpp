@@ -120,7 +120,8 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
                        {"saved_in_hbm_bytes", l.saved_in_hbm},
                        {"written_home_bytes", l.written_home},
                        {"mean_mass_share", l.mean_mass},
-                       {"most_mass_share", l.most_mass}};
+                       {"most_mass_share", l.most_decayed_mass},
+                       {"most_mass_share_of_a_step", l.most_mass}};
   }
   out["replay_wall_seconds"] = result.wall;
   out["visits_per_second"] =

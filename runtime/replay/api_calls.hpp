@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "runtime/include/lehr.h"
+#include "runtime/replay/replay.hpp"
+
+namespace lehr::runtime {
+
+/// The C status as an Error, with the text that the library kept for this thread.
+Status said(lehr_status status);
+
+/// The configuration by which an engine would open such a runtime.
+std::string configuration(const RuntimeOptions& options, const KvGeometry& geometry,
+                          const ApiOptions& api);
+
+StepReport from_c(const lehr_step_report& report);
+
+}  // namespace lehr::runtime
