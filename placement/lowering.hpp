@@ -54,7 +54,7 @@ struct LoweringOptions {
   double steps = 8;  ///< over whose crossings a lowering has to pay
   double price = 1;  ///< what its write-back counts, against link time saved
   double reserve =
-      0.9;  ///< share of the mass budget that is used: what comes may be more than expected
+      0.75;  ///< share of the mass budget that is used: what comes may be more than expected
 };
 
 /// Lowers pages as they are read over the link, group by group above a threshold of crossings saved

@@ -69,11 +69,14 @@ TEST_CASE("sa-adaptive: a preset is the constants that it names") {
     CHECK(run.broken.empty());
     return run.plan_digest;
   };
-  CHECK(plan({{"preset", 1}}) == plan({{"window-least", 30}, {"window-most", 50}}));
-  CHECK(plan({{"preset", 2}}) == plan({{"window-least", 80}, {"window-most", 120}}));
-  CHECK(plan({{"preset", 3}}) == plan({{"share", 0.8}}));
-  CHECK(plan({{"preset", 4}}) == plan({{"share", 0.5}}));
-  CHECK(plan({{"preset", 1}}) != plan({{"preset", 2}}));  // control: they do differ
+  CHECK(plan({{"chat", 1}}) == plan({{"window-least", 30}, {"window-most", 50}}));
+  CHECK(plan({{"code", 1}}) == plan({{"window-least", 80}, {"window-most", 120}}));
+  CHECK(plan({{"high-bandwidth", 1}}) == plan({{"share", 0.8}}));
+  CHECK(plan({{"low-bandwidth", 1}}) == plan({{"share", 0.5}}));
+  // A workload's and a machine's go together.
+  CHECK(plan({{"code", 1}, {"low-bandwidth", 1}}) ==
+        plan({{"window-least", 80}, {"window-most", 120}, {"share", 0.5}}));
+  CHECK(plan({{"chat", 1}}) != plan({{"code", 1}}));  // control: they do differ
 }
 
 TEST_CASE("sa-adaptive: the window follows what hits more") {

@@ -32,7 +32,13 @@ PageId PolicyWorld::page(std::uint32_t layer, std::uint32_t sequence, std::uint3
 }
 
 placement::PolicyContext PolicyWorld::context() const {
-  return {&platform_, shape_.capacity, 16 * kKiB, shape_.layers, shape_.kv_heads, shape_.seed};
+  placement::PolicyContext context{&platform_,    shape_.capacity, 16 * kKiB,
+                                   shape_.layers, shape_.kv_heads, shape_.seed};
+  if (shape_.lowered_mass > 0) {
+    context.lowered_bytes = 8 * kKiB + 16;
+    context.lowered_mass = shape_.lowered_mass;
+  }
+  return context;
 }
 
 void PolicyWorld::draw() {
@@ -72,6 +78,7 @@ class WorldPlay {
     const std::size_t pages = std::size_t{w_.groups()} * w_.pages_a_group();
     residency_.assign(pages, 0);
     guard_.assign(pages, 0);
+    if (w_.shape_.lowered_mass > 0) lowered_.assign(pages, 0);
     position_.resize(pages);
     layer_.resize(pages);
     sequence_.resize(pages);
@@ -108,6 +115,7 @@ class WorldPlay {
         play_layer(step, layer);
       }
       for (const PageId p : pinned) --guard_[p];
+      note_masses();
     }
     return out_;
   }
@@ -115,7 +123,20 @@ class WorldPlay {
  private:
   static constexpr std::uint32_t kHorizon = 3;
 
-  PageColumns columns() const { return {residency_, guard_, position_, layer_, sequence_}; }
+  PageColumns columns() const {
+    return {residency_, guard_, position_, layer_, sequence_, {}, {}, lowered_};
+  }
+
+  /// What of the step's mass was read at the lower precision: lowering counts from the next read
+  /// on.
+  void note_masses() {
+    if (lowered_.empty()) return;
+    if (mass_read_ > 0)
+      out_.most_lowered_mass = std::max(out_.most_lowered_mass, mass_lowered_ / mass_read_);
+    constexpr double kSixteenSteps = 0.9576;  // half-life, a step
+    mass_read_ *= kSixteenSteps;
+    mass_lowered_ *= kSixteenSteps;
+  }
 
   /// Later than `tick`: when `page` is read next.
   Tick next_read(PageId page, std::int64_t tick) const {
@@ -266,6 +287,16 @@ class WorldPlay {
     out_.drops += plan.drop.size() + plan.drop_after.size();
     out_.installs += plan.install.size();
     out_.promotions += plan.promote.size();
+    for (std::size_t i = 0; i < view.selected.size() && !lowered_.empty(); ++i) {
+      const double mass = static_cast<double>(mass_table()[view.mass[i]]);
+      mass_read_ += mass;
+      if (lowered_[view.selected[i]] != 0) mass_lowered_ += mass;
+    }
+    for (const PageId p : plan.lower) {
+      lowered_[p] = 1;
+      digest(std::uint64_t{p} << 2 | 2);
+    }
+    out_.lowered += plan.lower.size();
   }
 
   void arrive(PageId page) {
@@ -288,6 +319,9 @@ class WorldPlay {
   std::uint32_t used_ = 0;
   std::vector<Residency> residency_;
   std::vector<std::uint16_t> guard_;
+  std::vector<std::uint8_t> lowered_;  ///< empty where no page may be
+  double mass_read_ = 0;               ///< in the latest steps, decayed
+  double mass_lowered_ = 0;
   std::vector<std::uint32_t> position_;
   std::vector<std::uint16_t> layer_;
   std::vector<std::uint16_t> sequence_;

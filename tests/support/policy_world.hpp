@@ -23,6 +23,7 @@ struct WorldShape {
   std::uint32_t capacity = 8;  ///< HBM slots, tails included
   bool cold = false;           ///< HBM starts empty of full pages
   double pinned = 0;           ///< chance that a resident page is pinned for a step
+  double lowered_mass = 0;     ///< that may lie on lowered pages; 0: none may be lowered
   std::uint64_t seed = 1;
 };
 
@@ -34,6 +35,8 @@ struct WorldRun {
   std::uint64_t drops = 0;
   std::uint64_t installs = 0;
   std::uint64_t promotions = 0;
+  std::uint64_t lowered = 0;
+  double most_lowered_mass = 0;  ///< largest share of the latest steps' mass on such
   std::uint64_t plan_digest = 0;
   std::uint64_t layers_without_odds = 0;  ///< the predictor was not trusted
   std::uint64_t layers_paused = 0;

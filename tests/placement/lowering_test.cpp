@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pages at a lower precision, as placement decides it: what is known of masses, which groups lower
+// how much, what a plan may name, and that bounds hold whatever is lowered.
+#include "placement/lowering.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/base/rng.hpp"
+#include "placement/bounds.hpp"
+#include "placement/plan_check.hpp"
+#include "placement/shares.hpp"
+#include "tests/support/policy_world.hpp"
+
+namespace lehr::placement {
+namespace {
+
+/// One layer of one group: pages 0 and 1 are read, 2 is the tail. Masses 1/2, 1/4 and 1/4.
+struct TinyLayer {
+  std::vector<PageId> blocks{0, 1, 2};
+  std::vector<PageId> selected{0, 1};
+  std::vector<MassCode> mass{8, 16};
+  std::vector<MassCode> of_group{8, 16, 16};
+  std::vector<Residency> residency{2, 2, 1};
+  std::vector<std::uint16_t> guard{1, 1, 1};
+  std::vector<std::uint32_t> position{0, 1, 2};
+  std::vector<std::uint16_t> zeros{0, 0, 0};
+  std::vector<std::uint8_t> lowered{0, 0, 0};
+  std::vector<GroupView> groups;
+  LayerView view;
+
+  TinyLayer() {
+    groups.push_back({blocks, 0, of_group.data(), nullptr, 0, 2, 0, 0});
+    view.selected = view.missed = selected;
+    view.mass = mass;
+    view.groups = groups;
+    view.layers = 1;
+    view.pages = {residency, guard, position, zeros, zeros, {}, {}, lowered};
+  }
+};
+
+TEST_CASE("MassLedger: shares by hand") {
+  MassLedger ledger;
+  TinyLayer layer;
+  CHECK_FALSE(ledger.known());
+  CHECK(ledger.share(0, 1.0F, 0) == 1);  // of nothing known, all
+  ledger.next_step();
+  ledger.read(layer.view);
+  CHECK_FALSE(ledger.known());  // a step counts when it has ended
+  ledger.next_step();
+  REQUIRE(ledger.known());
+  // Read once: with certain odds all of its latest mass is expected, with odds of 1/2 half of it.
+  CHECK(ledger.share(0, 1.0F, 0) == Approx(0.5));
+  CHECK(ledger.share(1, 0.5F, 0) == Approx(0.125));
+  CHECK(ledger.share(2, 1.0F, 0) == 0);  // tails are never asked for
+  // Without odds what is left is its average: half a mass in one step of the half-life's average.
+  const double step = std::exp2(-1.0 / MassLedger::kHalfLife);
+  CHECK(ledger.share(0, 0.0F, 0) == Approx(0.5 * (1 - step)));
+  CHECK(ledger.share(0, 0.0F, 16) == Approx(0.25 * (1 - step)));
+  CHECK(ledger.used() == 0);
+  ledger.lowered(0.125);
+  CHECK(ledger.used() == Approx(0.125));
+  layer.lowered[1] = 1;
+  layer.view.step = 1;
+  ledger.read(layer.view);
+  ledger.next_step();
+  CHECK(ledger.used() == Approx(0.25 + 0.125 * 0.75));  // a quarter of the step was read there
+  const PageId gone = 0;
+  ledger.forget({&gone, 1});
+  CHECK(ledger.share(0, 1.0F, 1) == 0);
+}
+
+TEST_CASE("MassLedger: untold masses say nothing, so that nothing is lowered") {
+  MassLedger ledger;
+  TinyLayer layer;
+  layer.view.mass = {};
+  for (int i = 0; i < 3; ++i) {
+    ledger.next_step();
+    ledger.read(layer.view);
+  }
+  CHECK_FALSE(ledger.known());
+  CHECK(ledger.share(0, 0.5F, 0) == 1);
+}
+
+TEST_CASE("LowerHistogram: bins rise with what mass buys, and take any number") {
+  CHECK(LowerHistogram::bin(0) == 0);
+  CHECK(LowerHistogram::bin(-1) == 0);
+  CHECK(LowerHistogram::bin(16) == 0);
+  CHECK(LowerHistogram::bin(20) == 1);
+  CHECK(LowerHistogram::bin(32) == 4);  // an octave is four bins
+  CHECK(LowerHistogram::bin(0x1p59) == LowerHistogram::kBins - 1);
+  CHECK(LowerHistogram::bin(HUGE_VAL) == LowerHistogram::kBins - 1);
+  CHECK(LowerHistogram::bin(std::numeric_limits<double>::quiet_NaN()) == LowerHistogram::kBins - 1);
+  std::uint32_t before = 0;
+  for (double x = 1; x < 1e12; x *= 1.01) {
+    const std::uint32_t b = LowerHistogram::bin(x);
+    REQUIRE(b >= before);
+    REQUIRE(b <= before + 1);
+    before = b;
+  }
+}
+
+constexpr Bytes kPage = 16 * kKiB;
+
+struct Case {
+  std::vector<OddsHistogram> groups;
+  std::vector<LowerHistogram> lower;
+  std::vector<Share> shares;
+  std::uint32_t layers = 0;
+  double all_mass = 0;
+
+  double mass(const std::vector<Share>& of) const {
+    double sum = 0;
+    for (const Share& s : of) {
+      for (std::uint32_t b = s.lowers; b < LowerHistogram::kBins; ++b)
+        sum += lower[s.group].mass(b);
+    }
+    return sum;
+  }
+  Seconds time(const std::vector<Share>& of, const MissCost& cost) const {
+    std::vector<double> misses(layers, 0.0);
+    for (const Share& s : of) {
+      for (std::uint32_t b = 0; b < s.least; ++b) misses[s.layer] += groups[s.group].odds(b);
+      for (std::uint32_t b = s.lowers; b < LowerHistogram::kBins; ++b)
+        misses[s.layer] -= lower[s.group].saved(b);
+    }
+    Seconds sum = 0;
+    for (const double m : misses) sum += cost.at(std::max(m, 0.0));
+    return sum;
+  }
+};
+
+Case random_case(std::uint64_t seed) {
+  Rng rng(seed);
+  Case out;
+  out.layers = static_cast<std::uint32_t>(1 + seed % 3);
+  for (std::uint32_t l = 0; l < out.layers; ++l) {
+    out.groups.emplace_back();
+    out.lower.emplace_back();
+    out.shares.push_back({l, l, OddsHistogram::kBins});
+    for (std::uint32_t i = 0; i < 12; ++i) {
+      const double odds = rng.uniform();
+      const double mass = 1e-4 + 1e-2 * rng.uniform();
+      out.groups.back().add(static_cast<float>(odds));
+      out.lower.back().add(LowerHistogram::bin(odds / mass), 0.5 * odds, mass);
+      out.all_mass += mass;
+    }
+  }
+  return out;
+}
+
+TEST_CASE("Shares: lowering stays within the mass, and is never worse than doing without") {
+  const MissCost cost(test::small_platform(), kPage, 0);
+  ShareAnnealer annealer;
+  std::uint64_t lowered = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    const Case c = random_case(seed);
+    const double budget = c.all_mass * 0.3 * static_cast<double>(seed % 5) / 4;
+    const Lowerable lowerable{c.lower, budget};
+    SharesResult result;
+    std::vector<Share> shares = c.shares;
+    REQUIRE(annealer.run(c.groups, cost, c.layers, 0, 4000, seed, shares, result, &lowerable));
+    CHECK(c.mass(shares) <= budget + 1e-12);
+    CHECK(c.time(shares, cost) <= c.time(c.shares, cost));
+    CHECK(result.after == Approx(c.time(shares, cost)));
+    if (budget == 0) CHECK(c.mass(shares) == 0);
+    lowered += c.mass(shares) > 0 ? 1 : 0;
+    // A warm start over a budget that has shrunk gives way.
+    std::vector<Share> again = shares;
+    const Lowerable less{c.lower, budget / 2};
+    REQUIRE(annealer.run(c.groups, cost, c.layers, 0, 0, seed, again, result, &less));
+    CHECK(c.mass(again) <= budget / 2 + 1e-12);
+    // The same seed gives the same.
+    std::vector<Share> twice = c.shares;
+    REQUIRE(annealer.run(c.groups, cost, c.layers, 0, 4000, seed, twice, result, &lowerable));
+    for (std::size_t i = 0; i < twice.size(); ++i) CHECK(twice[i].lowers == shares[i].lowers);
+  }
+  CHECK(lowered == 48);  // all with a budget
+}
+
+TEST_CASE("Shares: lowering is close to the best of all choices") {
+  const MissCost cost(test::small_platform(), kPage, 0);
+  ShareAnnealer annealer;
+  double worst = 1;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    // Two groups, every pair of thresholds tried.
+    const Case c = random_case(1 + 3 * seed);
+    REQUIRE(c.shares.size() == 2);
+    const double budget = c.all_mass * 0.2;
+    std::vector<Share> shares = c.shares;
+    Seconds best = HUGE_VAL;
+    for (std::uint32_t a = 0; a <= LowerHistogram::kBins; ++a) {
+      for (std::uint32_t b = 0; b <= LowerHistogram::kBins; ++b) {
+        shares[0].lowers = a;
+        shares[1].lowers = b;
+        if (c.mass(shares) <= budget) best = std::min(best, c.time(shares, cost));
+      }
+    }
+    shares = c.shares;
+    const Lowerable lowerable{c.lower, budget};
+    SharesResult result;
+    REQUIRE(annealer.run(c.groups, cost, c.layers, 0, 20000, seed, shares, result, &lowerable));
+    worst = std::max(worst, c.time(shares, cost) / best);
+    CHECK(c.time(shares, cost) >= best * (1 - 1e-12));
+  }
+  CHECK(worst < 1.01);
+}
+
+TEST_CASE("Shares: what may be lowered has to be of the same groups") {
+  const MissCost cost(test::small_platform(), kPage, 0);
+  const Case c = random_case(3);
+  const Lowerable lowerable{std::span(c.lower).first(0), 1};
+  ShareAnnealer annealer;
+  SharesResult result;
+  std::vector<Share> shares = c.shares;
+  CHECK_FALSE(annealer.run(c.groups, cost, c.layers, 0, 10, 1, shares, result, &lowerable));
+  shares[0].lowers = LowerHistogram::kBins + 1;
+  CHECK_FALSE(annealer.run(c.groups, cost, c.layers, 0, 10, 1, shares, result));
+}
+
+TEST_CASE("a plan lowers only what is allowed, at hand, whole, at home and held by nobody else") {
+  TinyLayer layer;
+  layer.view.free_slots = 1;
+  LayerPlan plan;
+  plan.lower = {0, 1};
+  REQUIRE(check_plan(layer.view, plan));
+  const auto refused = [&](const char* why) {
+    const Status said = check_plan(layer.view, plan);
+    REQUIRE_FALSE(said);
+    CHECK(said.error().what.find(why) != std::string::npos);
+  };
+  plan.lower = {0, 0};
+  refused("twice");
+  plan.lower = {2};
+  refused("not at hand");
+  plan.lower = {1};
+  layer.guard[1] = 2;
+  refused("held");
+  layer.guard[1] = 1;
+  layer.residency[1] = tier_bit(kHbm);
+  refused("without a home");
+  layer.residency[1] = 2;
+  layer.lowered[1] = 1;
+  refused("lowered page");
+  layer.view.pages.lowered = {};
+  refused("not allowed");
+}
+
+test::WorldShape tight(std::uint64_t seed, double mass) {
+  test::WorldShape shape;
+  shape.sequences = 2;
+  shape.layers = 4;
+  shape.prompt_pages = 40;
+  shape.steps = 60;
+  shape.selected = 12;
+  shape.capacity = 60;
+  shape.lowered_mass = mass;
+  shape.seed = seed;
+  return shape;
+}
+
+TEST_CASE("sa lowers pages under its plans' rules, the more the more mass it may") {
+  std::uint64_t before = 0;
+  for (const double mass : {0.0, 0.05, 0.2, 0.5}) {
+    std::uint64_t lowered = 0;
+    double most = 0;
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+      CAPTURE(seed, mass);
+      const test::PolicyWorld world(tight(seed, mass));
+      const test::WorldRun run = world.play("sa", {{"proposals", 2000}, {"box", 100}});
+      CHECK(run.broken == "");
+      lowered += run.lowered;
+      most = std::max(most, run.most_lowered_mass);
+    }
+    CAPTURE(lowered, most);
+    CHECK((mass == 0 ? lowered == 0 : lowered > before));
+    CHECK(most <= mass);
+    before = lowered;
+  }
+}
+
+TEST_CASE("control: without the ledger's reserve the same pages would hold more than the budget") {
+  // All that may be lowered, without a budget to speak of.
+  double most = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    const test::PolicyWorld world(tight(seed, 1.0));
+    most = std::max(most, world.play("sa", {{"proposals", 2000}, {"box", 100}}).most_lowered_mass);
+  }
+  CHECK(most > 0.5);
+}
+
+TEST_CASE("a policy that lowers nothing decides as if it were not allowed") {
+  for (const char* policy : {"lru", "table", "knapsack"}) {
+    const test::PolicyWorld with(tight(1, 0.2));
+    const test::PolicyWorld without(tight(1, 0));
+    CHECK(with.play(policy).lowered == 0);
+    CHECK(with.play(policy).plan_digest == without.play(policy).plan_digest);
+  }
+}
+
+/// Every page read in each tick over the link or from HBM at random, whole or lowered at random.
+Seconds mixed_time(const Instance& instance, Rng& rng, double lowered_share) {
+  const Platform& platform = *instance.platform;
+  const LinkId up = platform.link(platform.home, kHbm);
+  Seconds sum = 0;
+  for (Tick t = 0; t < instance.ticks(); ++t) {
+    LayerLoad load = instance.load(t, 0, 0);
+    for (std::size_t i = 0; i < instance.visits_at(t).size(); ++i) {
+      const bool lowered = rng.uniform() < lowered_share;
+      load.link[up].add(lowered ? instance.least_page_bytes : instance.page_bytes);
+    }
+    sum += layer_time(platform, load).total();
+  }
+  return sum;
+}
+
+Instance random_instance(const Platform& platform, Rng& rng) {
+  Instance in;
+  in.platform = &platform;
+  in.capacity = 0;  // all of it crosses: a plan's only choice is precision
+  in.page_bytes = 16384;
+  in.least_page_bytes = 8208;
+  in.layers = 2;
+  for (std::uint32_t p = 0; p < 12; ++p) in.add_page(0, false);
+  for (Tick t = 0; t < 10; ++t) {
+    in.open_tick(1000, 1e6, 0);
+    for (PageId p = 0; p < 12; ++p) {
+      if (rng.below(2) == 0) in.add_visit(p);
+    }
+  }
+  return in;
+}
+
+TEST_CASE("no mix of whole and lowered pages is faster than the bound") {
+  Platform platform = test::small_platform();
+  Link& up = platform.links[platform.link(platform.home, kHbm)];
+  // The last has a stretch in which larger pages take less time each, whatever that may be.
+  const std::vector<BandwidthCurve> curves = {
+      BandwidthCurve(50e9),
+      BandwidthCurve({4096, 16384, 65536}, {1, 8}, {1e9, 8e9, 4e9, 20e9, 9e9, 40e9}),
+      BandwidthCurve({8192, 12000, 32768}, {1, 4}, {1e9, 2e9, 9e9, 20e9, 9.5e9, 21e9})};
+  std::uint32_t beaten = 0;
+  for (std::uint64_t seed = 0; seed < 30; ++seed) {
+    CAPTURE(seed);
+    up.curve = curves[seed % curves.size()];
+    Rng rng(seed);
+    Instance instance = random_instance(platform, rng);
+    const auto bound = lower_bound(instance);
+    REQUIRE(bound);
+    Seconds least = HUGE_VAL;
+    for (const double share : {0.0, 0.3, 0.7, 1.0})
+      least = std::min(least, mixed_time(instance, rng, share));
+    CHECK(bound->best.total <= least * (1 + 1e-12));
+    Instance whole = instance;
+    whole.least_page_bytes = 0;
+    const auto of_whole = lower_bound(whole);
+    REQUIRE(of_whole);
+    CHECK(bound->best.total <= of_whole->best.total * (1 + 1e-9));
+    beaten += of_whole->best.total > least * (1 + 1e-9) ? 1 : 0;
+  }
+  CHECK(beaten > 10);  // control: counted as whole pages, the bound is beaten
+}
+
+TEST_CASE("an instance's lowered pages are no larger than whole ones") {
+  const Platform platform = test::small_platform();
+  Rng rng(1);
+  Instance instance = random_instance(platform, rng);
+  instance.least_page_bytes = instance.page_bytes + 1;
+  CHECK_FALSE(lower_bound(instance));
+}
+
+}  // namespace
+}  // namespace lehr::placement
