@@ -21,6 +21,7 @@ std::string config_of(std::uint32_t hbm, const char* more = "") {
 lehr_status try_group(const std::vector<std::string>& configs, std::int32_t split,
                       const double* weights, lehr_group& out) {
   std::vector<lehr_bytes> texts;
+  texts.reserve(configs.size());
   for (const std::string& text : configs) texts.push_back({text.data(), text.size()});
   auto options = sized<lehr_group_options>();
   options.split = split;
@@ -35,6 +36,7 @@ class Group {
  public:
   Group(const std::vector<std::uint32_t>& hbm, std::int32_t split) {
     std::vector<std::string> configs;
+    configs.reserve(hbm.size());
     for (const std::uint32_t pages : hbm) configs.push_back(config_of(pages));
     if (try_group(configs, split, nullptr, handle) != LEHR_OK) FAIL(last_error());
   }

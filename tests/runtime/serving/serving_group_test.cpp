@@ -352,8 +352,8 @@ TEST_CASE("forks that are dealt anew go on sharing what they share") {
     // The control: four sequences that share nothing take as many pages as they have.
     Devices others{{2000, 2000}};
     const auto apart = group_of(others, split);
-    std::vector<SequenceId> four;
-    for (int i = 0; i < 4; ++i) four.push_back(*apart->create_sequence(30));
+    std::vector<SequenceId> four(4);
+    for (SequenceId& id : four) id = *apart->create_sequence(30);
     step(*apart, four, 30, 1, told);
     CHECK(live_pages(*apart) > 2 * live_pages(*group));
     // They still go apart where they write.
