@@ -7,6 +7,8 @@ usage: cli_test.py LEHR DATA_DIR
 import json
 import os
 import pathlib
+import random
+import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +35,29 @@ def trace_file(rows=((0,),), **metadata):
                                   "data_offsets": [0, len(mass)]}}).encode()
     header += b" " * (-len(header) % 8)
     return len(header).to_bytes(8, "little") + header + mass
+
+
+def trace_with_contents(prompt=320, steps=48, dim=64, seed=7):
+    """One layer, one head, with queries, K and V of which later tokens matter as much as earlier ones."""
+    draw = random.Random(seed)
+    tokens, pages = prompt + steps, -(-(prompt + steps) // 16)
+    halves = {"q": (steps, 1, 1, dim), "k": (1, 1, tokens, dim), "v": (1, 1, tokens, dim)}
+    known = {"format": "lehr.attention-trace", "version": "1", "model": "m", "workload": "w", "page_tokens": "16",
+             "q_heads": "1", "kv_heads": "1", "head_dim": str(dim), "kv_bytes_per_element": "2", "layers": "1",
+             "layer_ids": "0", "prompt_tokens": str(prompt), "steps": str(steps), "mass_encoding": "log2_u8_8"}
+    rows = [[32 if 16 * p <= prompt + t else 255 for p in range(pages)] for t in range(steps)]
+    header, data = {"__metadata__": known}, b""
+    tensors = [("mass", "U8", (steps, 1, 1, pages), bytes(code for row in rows for code in row))]
+    for name, shape in halves.items():
+        count = shape[0] * shape[2] * dim
+        tensors.append((name, "F16", shape, struct.pack(f"<{count}e", *(draw.gauss(0, 1) for _ in range(count)))))
+    for name, dtype, shape, raw in tensors:
+        data += b"\0" * (-len(data) % 8)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data
 
 
 class Figures(unittest.TestCase):
@@ -282,6 +307,92 @@ class Gpus(unittest.TestCase):
         for device in cell["group"]["devices"]:
             self.assertTrue(any("verified" in note for note in device["notes"]), device["notes"])
         self.assertIn("measured_step_p50_ms", cell)
+
+
+class Precision(unittest.TestCase):
+    """Pages that may take a lower precision."""
+
+    LOWERS = ("--precision", "e4m3", "--precision-mass", "0.05")
+
+    def cell(self, *arguments):
+        done = lehr("replay", TRACE, "--hbm", "10%", "--json", "-", *arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["cells"][0]
+
+    def test_the_mass_on_lowered_pages_is_what_is_allowed_and_they_cross_smaller(self):
+        without = self.cell("--policy", "sa")
+        self.assertNotIn("lowering", without)
+        before = 0
+        for mass in (0.01, 0.05):
+            cell = self.cell("--policy", "sa", "--precision", "e4m3", "--precision-mass", str(mass))
+            lowering = cell["lowering"]
+            self.assertGreater(cell["all"]["lowered"], before)
+            self.assertLessEqual(lowering["most_mass_share"], mass)
+            self.assertLessEqual(lowering["mean_mass_share"], lowering["most_mass_share_of_a_step"])
+            self.assertGreater(lowering["saved_to_hbm_bytes"], lowering["written_home_bytes"])
+            self.assertLess(cell["all"]["predicted_seconds"], without["all"]["predicted_seconds"])
+            before = cell["all"]["lowered"]
+        # Control: allowed all, the same trace goes over that.
+        free = self.cell("--policy", "sa", "--precision", "e4m3", "--precision-mass", "1")
+        self.assertGreater(free["lowering"]["most_mass_share"], 0.05)
+
+    def test_not_allowed_is_as_ever_and_so_is_a_policy_that_lowers_none(self):
+        for policy in ("sa", "table", "lru"):
+            plain = self.cell("--policy", policy)["all"]
+            if policy == "sa":
+                same = self.cell("--policy", policy, "--precision", "e4m3", "--precision-mass", "0")["all"]
+            else:
+                same = self.cell("--policy", policy, *self.LOWERS)["all"]
+            for key in plain:
+                if key != "mass_seen":
+                    self.assertEqual(plain[key], same[key], (policy, key))
+
+    def test_host_does_what_sim_decides_and_verifies_every_form_below_home_too(self):
+        arguments = ("--policy", "sa", "--host", "60%", *self.LOWERS)
+        sim, host = (self.cell("--machine", machine, *arguments) for machine in ("sim", "host"))
+        for key in ("page_reads", "lowered", "lowered_crossings", "lowered_hits", "links", "staged"):
+            self.assertEqual(sim["all"][key], host["all"][key], key)
+        self.assertGreater(host["all"]["lowered"], 0)
+        self.assertGreater(host["all"]["staged"], 0)
+        # The conversions look at what they convert.
+        reads = host["all"]["page_reads"] + host["all"]["lowered"]
+        self.assertTrue(any(f"verified {reads} page reads" in n for n in host["notes"]), host["notes"])
+
+    def test_attention_of_lowered_pages_is_a_little_off_and_what_that_is_is_told(self):
+        errors = {}
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "qkv.safetensors"
+            trace.write_bytes(trace_with_contents())
+            for precision in ("none", "int8", "e4m3"):
+                done = lehr("replay", str(trace), "--machine", "host", "--attend", "--hbm", "10 pages", "--json", "-",
+                            "--precision", precision, "--precision-mass", "0.3")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                cell = json.loads(done.stdout)["cells"][0]
+                errors[precision] = cell["output_error"]["most"]
+                self.assertEqual(cell["output_error"]["rows"], 48)
+                self.assertEqual(cell["all"].get("lowered", 0) > 0, precision != "none", cell["notes"])
+        self.assertLess(errors["none"], 1e-5)
+        self.assertGreater(errors["int8"], errors["none"])
+        self.assertGreater(errors["e4m3"], errors["none"])
+        self.assertLess(errors["e4m3"], 0.05)
+
+    def test_no_policy_beats_the_bound(self):
+        done = lehr("compare", TRACE, "--profile", "gh200", "--hbm", "10%", "--policies", "sa,table,min", "--json", "-",
+                    "--precision", "int8", "--precision-mass", "1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lowered = json.loads(done.stdout)["cells"][0]
+        for policy in lowered["policies"]:
+            self.assertGreaterEqual(policy["over_bound"], 0, policy["policy"])
+
+    def test_hostile_values(self):
+        for option, value in (("--precision", "fp4"), ("--precision", ""), ("--precision-mass", "-0.1"),
+                              ("--precision-mass", "1.5"), ("--precision-mass", "nan"), ("--precision-mass", "inf"),
+                              ("--precision-mass", "a lot")):
+            with self.subTest((option, value)):
+                done = lehr("replay", TRACE, "--precision", "e4m3", option, value)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                self.assertIn("--precision", done.stderr)
 
 
 class Refusals(unittest.TestCase):
