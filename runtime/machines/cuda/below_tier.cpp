@@ -264,7 +264,6 @@ Status BelowTier::pump(Launches ended) {
 }
 
 Status BelowTier::wait_for_needed() {
-  for (auto& [to, write] : writes_) write.listed = false;  // they are handed over now
   if (config_.options.reads_late) return {};
   const std::int64_t began = now_ns();
   transfer::MoveResult results[64];
@@ -279,7 +278,9 @@ Status BelowTier::wait_for_needed() {
     take(std::span(results).first(n));
   }
   waited_ += static_cast<double>(now_ns() - began) * 1e-9;
-  return failure_;
+  LEHR_TRY(failure_);
+  for (auto& [to, write] : writes_) write.listed = false;  // they are handed over now
+  return {};
 }
 
 Status BelowTier::settle(Launches ended, std::int64_t bound_ns) {

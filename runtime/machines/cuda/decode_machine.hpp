@@ -79,6 +79,7 @@ class DecodeMachine final : public Machine {
   Status box_pages_below(std::uint32_t row, const GroupWork& first,
                          std::vector<kernels::PageEntry>& entries);
   kernels::PageEntry known_entry(PageId page) const;
+  SlotId slot_below(PageId page) const;
 
   // Rows and steps.
   Status begin_step(const LayerWork& work);
@@ -110,6 +111,7 @@ class DecodeMachine final : public Machine {
   Status list_tail(std::size_t group, const GroupWork& g, std::uint32_t tail);
   void write_entry(std::size_t at, kernels::PageEntry entry);
   void keep_page(std::size_t at, PageId page);
+  std::uint32_t read_at_home(SlotId slot, PageId page, std::size_t at);
   void clear_old_installs();
   void write_layer(std::uint32_t layer);
 

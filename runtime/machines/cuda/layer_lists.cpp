@@ -143,6 +143,16 @@ void DecodeMachine::keep_page(std::size_t at, PageId page) {
   --to_keep_;
 }
 
+/// A page that is read in its place on the home tier; the place.
+std::uint32_t DecodeMachine::read_at_home(SlotId slot, PageId page, std::size_t at) {
+  if (kept_[page] != 0) keep_page(at, page);
+  if (below_ == 0) return slot;
+  const std::uint32_t place = home_slots_->place(slot);
+  home_slots_->use(place, launched_);
+  below_tier_->need(place);
+  return place;
+}
+
 /// The pages of a group but its tail. A page is where it was last put, in HBM or at home: entries
 /// follow from that, and those that the device has already are not sent.
 Status DecodeMachine::list_pages(std::size_t group, const GroupWork& g, std::uint32_t tail) {
@@ -171,14 +181,7 @@ Status DecodeMachine::list_pages(std::size_t group, const GroupWork& g, std::uin
     if (slot == kNoSlot)
       return internal_error(fmt::format("cuda machine: page {} is read where it never was", page));
     if (checked) LEHR_TRY(expect(hit != 0 ? kHbm : home_, slot, page, table_->version[page]));
-    if (hit == 0) {
-      if (below_ != 0) {
-        slot = home_slots_->place(slot);
-        home_slots_->use(slot, launched_);
-        below_tier_->need(slot);
-      }
-      if (kept_[page] != 0) keep_page(first + index, page);
-    }
+    if (hit == 0) slot = read_at_home(slot, page, first + index);
     const PageEntry entry = bases[hit] + slot * strides[hit];
     if (known[index] != entry) write_entry(first + index, entry);
     if (named()) names_.push_back(contents_name(page));

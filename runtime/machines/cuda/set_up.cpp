@@ -118,6 +118,13 @@ PageEntry DecodeMachine::known_entry(PageId page) const {
   return kernels::kAbsentPage;
 }
 
+/// Of a page that has a copy there; kNoSlot.
+SlotId DecodeMachine::slot_below(PageId page) const {
+  if (page >= last_slot_[below_].size()) return kNoSlot;
+  const SlotId slot = last_slot_[below_][page];
+  return slot != kNoSlot && ledger_.tier(below_)[slot].page == page ? slot : kNoSlot;
+}
+
 Status DecodeMachine::start_fresh_rows(const LayerWork& work) {
   if (fresh_.empty()) return {};
   if (below_ != 0) LEHR_TRY(wait_for_all());
@@ -178,9 +185,8 @@ Status DecodeMachine::box_pages_below(std::uint32_t row, const GroupWork& first,
   for (std::uint32_t group = 0; group < options_.geometry.groups(); ++group) {
     for (std::size_t b = 0; b < first.blocks.size(); ++b) {
       const PageId page = first.blocks[b] + group * PageTable::kRun;
-      if (known_entry(page) != kernels::kAbsentPage || page >= last_slot_[below_].size()) continue;
-      const SlotId slot = last_slot_[below_][page];
-      if (slot == kNoSlot || ledger_.tier(below_)[slot].page != page) continue;
+      const SlotId slot = slot_below(page);
+      if (slot == kNoSlot || known_entry(page) != kernels::kAbsentPage) continue;
       if (home_slots_->free() == 0) LEHR_TRY(carry());
       const auto free = home_slots_->take();
       if (!free) return refused(Reason::kOverBudget, "cuda machine: no spare place for boxes");
