@@ -239,7 +239,7 @@ void add_replay(CLI::App& app) {
                   "What carries it out: sim, host, or cuda (a GPU)")
       ->check(CLI::IsMember({"sim", "host", "cuda"}));
   command.add_option("--nvme-dir", arguments->nvme_directory,
-                     "Directory for the NVMe tier's scratch file on host");
+                     "Directory for the NVMe tier's scratch file on host and cuda");
   command.add_flag("--attend", arguments->attend,
                    "On host: pages hold the trace's own K and V, every page is attended to, and "
                    "the output is held against float64");
