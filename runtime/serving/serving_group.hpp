@@ -47,10 +47,10 @@ struct Redealt {
 
 /// Several devices that all serve the same sequences, each with a contiguous part of the KV heads,
 /// of the layers, or of each sequence's tokens in whole pages. Every device decides for itself
-/// where its pages live; results by heads and layers are those of one device that holds everything,
-/// bit for bit. By tokens, results of the ranges are merged in the order of the devices
-/// (merge.hpp), so they do not depend on where pages live or on who is slow. Parts may be GPUs or
-/// the host's stand-ins for them.
+/// where its pages live, and results do not depend on it. By heads and layers they are those of one
+/// device that holds everything: on the host bit for bit, while a GPU's kernels may sum in another
+/// order for other numbers of heads. By tokens, results of the ranges are merged in the order of
+/// the devices (merge.hpp), whoever is slow. Parts may be GPUs or the host's stand-ins for them.
 ///
 /// By tokens, a sequence that is created for so many tokens is dealt by the weights: whole pages to
 /// each device, and to the last what is left, with everything that comes after it. Such steps read
