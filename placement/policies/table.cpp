@@ -61,6 +61,7 @@ void Table::begin(const PolicyContext& context) {
   layers_ = std::max(1U, context.layers);
   expected_.assign(layers_, 0);
   candidates_.assign(layers_, {});
+  carried_.assign(layers_, 0);
   units_.assign(layers_, {});
   keys_.reset(layers_);
   recent_.resize(kGaps);
@@ -285,6 +286,10 @@ void Table::collect_arrivals(const LayerView& view) {
       pending_[kept++] = p;
     }
   }
+  if (!pending_.empty()) {
+    double& carried = carried_[(view.layer + layers_ - 1) % layers_];
+    carried += (static_cast<double>(arrived) - carried) / 8;
+  }
   pending_.resize(kept);
   link_busy_ = kept > 0 && arrived == 0;
   if (!budget_) {
@@ -308,11 +313,7 @@ void Table::expect_promotions(const LayerView& view, PromotionProblem& problem) 
     const std::uint32_t layer = (view.layer + 1 + i) % layers_;
     PromotionProblem::Layer& out = problem.layers[i];
     out.misses = bias_ * expected_[layer];
-    const auto misses = static_cast<std::size_t>(std::llround(out.misses));
-    const Seconds busy = misses < burst_.size() ? burst_[misses] : beside_;
-    // Bursts are never shorter than what hides them: what is left is known only below that.
-    const Seconds used = std::min(busy, static_cast<double>(misses) * crossing);
-    out.idle_pages = crossing > 0 ? std::max(0.0, beside_ - used) / crossing : 0;
+    out.idle_pages = carried_[layer];  // the link's idle time is not known, it shows
     out.odds.clear();
     Candidates& list = candidates_[layer];
     for (std::size_t n = 0; n < list.size() && out.odds.size() < kMost; ++n) {

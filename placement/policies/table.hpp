@@ -219,6 +219,7 @@ class Table : public Policy {
   double delivered_ = 0;                 ///< and those that came
   std::uint32_t depth_ = 1;              ///< background promotions that may be on their way
   std::vector<PageId> pending_;          ///< those
+  std::vector<double> carried_;          ///< by layer: of them that arrive beside it, lately
   std::vector<Wanted> urgent_pending_;   ///< urgent ones of the layer before
   Seconds beside_ = 0;                   ///< of a layer, in which crossings are hidden
   std::vector<double> burst_;            ///< seconds that a layer takes with n crossings
