@@ -269,27 +269,30 @@ constexpr Shape kHeads{"heads outside", 3, 4, 16, 64, 0, true, 0};
 constexpr Shape kPadded{"padded rows", 2, 2, 16, 40, 16, false, 0};
 constexpr Shape kOpaque{"opaque", 1, 0, 0, 0, 0, false, 96 * 1024};
 
+void round_trip(const Shape& shape, bool nvme, std::uint32_t flags, cudaStream_t stream) {
+  const std::uint32_t count = nvme ? 40 : 12;
+  World w(shape, 2 * count, nvme ? 6 : 16, nvme ? 64 : 0);
+  std::vector<unsigned char> expected = w.fetch();
+  for (std::uint32_t b = 0; b < count; ++b) w.put(expected, b, b);
+  w.send(expected);
+  for (std::uint32_t b = 0; b < count; b += 4) w.store(b, 4, b, stream);
+  check(w.fetch() == expected, std::string(shape.name) + ": a store leaves blocks alone");
+  // The first half of the pool is forgotten; blocks come back into the second.
+  std::vector<unsigned char> after(w.bytes, 0x11);
+  w.send(after);
+  for (std::uint32_t b = 0; b < count; ++b) w.put(after, count + b, b);
+  const lehr_job_report report = w.run(w.prepare(true, 0, count, count, flags), stream);
+  check(report.status == LEHR_OK && report.succeeded == count, "a load went well");
+  check(w.fetch() == after, std::string(shape.name) + (nvme ? " from NVMe" : " from host") +
+                                ": the same bytes, and nothing else");
+}
+
 void round_trips() {
   cudaStream_t stream = make_stream();
   for (const Shape& shape : {kPaged, kHeads, kPadded, kOpaque}) {
     for (const bool nvme : {false, true}) {
-      for (const std::uint32_t flags : {0, static_cast<int>(LEHR_LOAD_LAYERED)}) {
-        const std::uint32_t count = nvme ? 40 : 12;
-        World w(shape, 2 * count, nvme ? 6 : 16, nvme ? 64 : 0);
-        std::vector<unsigned char> expected = w.fetch();
-        for (std::uint32_t b = 0; b < count; ++b) w.put(expected, b, b);
-        w.send(expected);
-        for (std::uint32_t b = 0; b < count; b += 4) w.store(b, 4, b, stream);
-        check(w.fetch() == expected, std::string(shape.name) + ": a store leaves blocks alone");
-        // The first half of the pool is forgotten; blocks come back into the second.
-        std::vector<unsigned char> after(w.bytes, 0x11);
-        w.send(after);
-        for (std::uint32_t b = 0; b < count; ++b) w.put(after, count + b, b);
-        const lehr_job_report report = w.run(w.prepare(true, 0, count, count, flags), stream);
-        check(report.status == LEHR_OK && report.succeeded == count, "a load went well");
-        check(w.fetch() == after, std::string(shape.name) + (nvme ? " from NVMe" : " from host") +
-                                      ": the same bytes, and nothing else");
-      }
+      round_trip(shape, nvme, 0, stream);
+      round_trip(shape, nvme, LEHR_LOAD_LAYERED, stream);
     }
   }
   must(cudaStreamDestroy(stream), "stream");
@@ -599,10 +602,59 @@ void mapped_memory() {
   check(back == data, "the same bytes");
 }
 
+/// A load of three blocks into 8 to 10: two in row 0 of one table, the last in row 1 of another.
+lehr_job load_with_entries(World& w, lehr_table numbers, lehr_table addresses) {
+  std::vector<std::string> keys = {"k0", "k1", "k2"};
+  std::vector<lehr_item> items(3, sized<lehr_item>());
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    items[i].key = keys[i].data();
+    items[i].key_size = 2;
+    items[i].block = 8 + i;
+    items[i].pool = w.pool;
+    items[i].table = i < 2 ? numbers : addresses;
+    items[i].row = i < 2 ? 0 : 1;
+    items[i].column = i;
+  }
+  auto request = sized<lehr_load_request>();
+  request.ns = w.ns;
+  lehr_job job{};
+  ok(lehr_load_prepare(w.runtime, &request, items.data(), 3, nullptr, &job), "load");
+  return job;
+}
+
+/// A table in FlashInfer's form: indptr, then last_page_len, then indices.
+class Ragged {
+ public:
+  Ragged() { must(cudaMalloc(reinterpret_cast<void**>(&memory_), kNumbers * 4), "ragged"); }
+  ~Ragged() { (void)cudaFree(memory_); }
+  Ragged(const Ragged&) = delete;
+  Ragged& operator=(const Ragged&) = delete;
+
+  void write(const World& w, lehr_table table, cudaStream_t stream) {
+    const std::uint32_t tokens[] = {18, 0, 32};
+    auto out = sized<lehr_ragged>();
+    out.block_tokens = 16;
+    out.indptr = memory_;
+    out.last_page_len = memory_ + 4;
+    out.indices = memory_ + 7;
+    out.capacity = 8;
+    ok(lehr_table_ragged(w.runtime, table, tokens, 3, &out, stream), "ragged");
+  }
+  std::vector<std::int32_t> read() const {
+    std::vector<std::int32_t> all(11);
+    must(cudaMemcpy(all.data(), memory_, 44, cudaMemcpyDeviceToHost), "read");
+    return all;
+  }
+
+ private:
+  static constexpr std::size_t kNumbers = 15;
+  std::int32_t* memory_ = nullptr;
+};
+
 /// Entries of tables, in the order of streams and of loads that name them.
 void tables() {
   World w(kPaged, 16, 8, 0);
-  cudaStream_t stream = make_stream();
+  cudaStream_t stream = make_stream(), user = make_stream();
   for (std::uint32_t b = 0; b < 4; ++b) w.fill(b, b);
   w.store(0, 4, 0, stream);
   auto desc = sized<lehr_table_desc>();
@@ -619,68 +671,31 @@ void tables() {
     must(cudaMemcpy(all.data(), entries, 48, cudaMemcpyDeviceToHost), "read");
     return all;
   };
+  Ragged ragged;
   check(read() == std::vector<std::int32_t>(12, -1), "all none");
   // The caller's own, behind its stream; then a load behind the same.
-  {
-    Latch latch(stream);
-    lehr_table_entry own[2] = {sized<lehr_table_entry>(), sized<lehr_table_entry>()};
-    own[0].row = 2, own[0].block = 5;
-    own[1].row = 2, own[1].column = 1, own[1].block = 15;
-    ok(lehr_table_write(w.runtime, table, own, 2, stream), "write");
-    check(read() == std::vector<std::int32_t>(12, -1), "not before its turn");
-    std::vector<std::string> keys = {"k0", "k1", "k2"};
-    std::vector<lehr_item> items(3, sized<lehr_item>());
-    for (std::uint32_t i = 0; i < 3; ++i) {
-      items[i].key = keys[i].data();
-      items[i].key_size = 2;
-      items[i].block = 8 + i;
-      items[i].pool = w.pool;
-      items[i].table = i < 2 ? table : addresses;
-      items[i].row = i < 2 ? 0 : 1;
-      items[i].column = i;
-    }
-    auto request = sized<lehr_load_request>();
-    request.ns = w.ns;
-    lehr_job job{};
-    ok(lehr_load_prepare(w.runtime, &request, items.data(), 3, nullptr, &job), "load");
-    ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
-    check(LEHR_STATUS_REASON(lehr_table_close(w.runtime, table)) == LEHR_REASON_LEASED, "in use");
-    cudaStream_t user = make_stream();
-    ok(lehr_job_wait_layer(w.runtime, job, 0, user), "wait");
-    const std::uint32_t tokens[] = {18, 0, 32};
-    std::int32_t* flash = nullptr;
-    must(cudaMalloc(reinterpret_cast<void**>(&flash), 64 * sizeof *flash), "ragged");
-    auto out = sized<lehr_ragged>();
-    out.block_tokens = 16;
-    out.indptr = flash;
-    out.last_page_len = flash + 4;
-    out.indices = flash + 8;
-    out.capacity = 8;
-    ok(lehr_table_ragged(w.runtime, table, tokens, 3, &out, user), "ragged");
-    latch.lift();
-    must(cudaStreamSynchronize(user), "user");
-    std::vector<std::int32_t> got(12);
-    must(cudaMemcpy(got.data(), flash, 48, cudaMemcpyDeviceToHost), "read");
-    got.resize(12);
-    check(std::vector<std::int32_t>(got.begin(), got.begin() + 7) ==
-              std::vector<std::int32_t>{0, 2, 2, 4, 2, 0, 16},
-          "indptr and last_page_len");
-    check(std::vector<std::int32_t>(got.begin() + 8, got.end()) ==
-              std::vector<std::int32_t>{8, 9, 5, 15},
-          "indices");
-    check(w.finish(job).status == LEHR_OK, "the load went well");
-    must(cudaFree(flash), "ragged");
-  }
-  std::vector<std::int32_t> expected(12, -1);
-  expected[0] = 8, expected[1] = 9, expected[8] = 5, expected[9] = 15;
-  check(read() == expected, "entries");
-  std::uint64_t address[12] = {};
-  must(cudaMemcpy(address, pointers, sizeof address, cudaMemcpyDeviceToHost), "read");
-  for (std::uint32_t i = 0; i < 12; ++i) {
-    check(address[i] ==
-              (i == 6 ? reinterpret_cast<std::uint64_t>(w.memory) + 10 * w.layout.block_stride : 0),
-          "addresses");
-  }
+  Latch latch(stream);
+  lehr_table_entry own[2] = {sized<lehr_table_entry>(), sized<lehr_table_entry>()};
+  own[0].row = 2, own[0].block = 5;
+  own[1].row = 2, own[1].column = 1, own[1].block = 15;
+  ok(lehr_table_write(w.runtime, table, own, 2, stream), "write");
+  check(read() == std::vector<std::int32_t>(12, -1), "not before its turn");
+  const lehr_job job = load_with_entries(w, table, addresses);
+  ok(lehr_jobs_submit(w.runtime, &job, 1, stream, nullptr), "submit");
+  check(LEHR_STATUS_REASON(lehr_table_close(w.runtime, table)) == LEHR_REASON_LEASED, "in use");
+  ok(lehr_job_wait_layer(w.runtime, job, 0, user), "wait");
+  ragged.write(w, table, user);
+  latch.lift();
+  must(cudaStreamSynchronize(user), "user");
+  check(ragged.read() == std::vector<std::int32_t>{0, 2, 2, 4, 2, 0, 16, 8, 9, 5, 15},
+        "indptr, last_page_len, indices");
+  check(w.finish(job).status == LEHR_OK, "the load went well");
+  check(read() == std::vector<std::int32_t>{8, 9, -1, -1, -1, -1, -1, -1, 5, 15, -1, -1},
+        "entries");
+  std::vector<std::uint64_t> address(12), expected(12, 0);
+  expected[6] = reinterpret_cast<std::uint64_t>(w.memory) + 10 * w.layout.block_stride;
+  must(cudaMemcpy(address.data(), pointers, 96, cudaMemcpyDeviceToHost), "read");
+  check(address == expected, "addresses");
   ok(lehr_table_close(w.runtime, table), "close");
   ok(lehr_table_close(w.runtime, addresses), "close");
 }
