@@ -20,8 +20,8 @@ HostContents::HostContents(const ContentsOptions& options)
                                                                  : DType::kInt8)),
       lowering_(conversion(options.lowers)) {}
 
-std::unique_ptr<PageConversion> HostContents::conversion(std::optional<DType> to) const {
-  return to ? std::make_unique<PageConversion>(page_, *to) : nullptr;
+std::optional<PageConversion> HostContents::conversion(std::optional<DType> to) const {
+  return to ? std::optional<PageConversion>(std::in_place, page_, *to) : std::nullopt;
 }
 
 Result<std::unique_ptr<HostContents>> HostContents::create(const ContentsOptions& options) {

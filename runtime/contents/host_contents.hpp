@@ -87,13 +87,13 @@ class HostContents final : public Contents, public runtime::PageSource {
                  std::uint32_t queries) const;
   void note_mass(const AttendCall& call, std::size_t member, std::uint32_t head,
                  std::span<const std::uint32_t> pages);
-  std::unique_ptr<PageConversion> conversion(std::optional<DType> to) const;
+  std::optional<PageConversion> conversion(std::optional<DType> to) const;
   void roll_back(const Member& member);
 
   KvGeometry geometry_;
   PageShape page_;
-  std::unique_ptr<PageConversion> rounding_;  ///< null: none
-  std::unique_ptr<PageConversion> lowering_;  ///< null: pages keep their precision
+  std::optional<PageConversion> rounding_;
+  std::optional<PageConversion> lowering_;  ///< none: pages keep their precision
   runtime::Runtime* runtime_ = nullptr;
   runtime::HostMachine* machine_ = nullptr;
   TierId home_ = 0;

@@ -48,7 +48,7 @@ struct World {
   std::unique_ptr<runtime::Runtime> runtime;
   runtime::SequenceId id = 0;
 
-  World(std::vector<std::uint32_t> tier_pages, std::optional<DType> to) {
+  World(const std::vector<std::uint32_t>& tier_pages, std::optional<DType> to) {
     ContentsOptions o;
     o.geometry = {.layers = kLayers,
                   .kv_heads = 1,
