@@ -190,12 +190,6 @@ void Watch::rescale(const Predictor& predictor, std::uint32_t horizon) {
 }
 
 Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uint32_t horizon) {
-  Forecast out;
-  out.error = static_cast<float>(std::min(error_, 1e6));
-  out.confidence =
-      static_cast<float>(std::clamp(smooth_covered_ / std::max(smooth_seen_, 1.0), 0.0, 1.0));
-  out.paused = !trusted_ || (rescaling_ && view.step < paused_until_) ||
-               (steps_compared_ >= kLeastSteps && !(error_ <= options_.error_limit));
   bool all = true;
   for (std::uint32_t k = 0; k < horizon; ++k) all = all && sound(predictor.odds(k + 1));
   if (!all) {
@@ -207,13 +201,23 @@ Forecast Watch::tell(const LayerView& view, const Predictor& predictor, std::uin
   } else if (all) {  // told or not: what is told next is held against what comes
     rescale(predictor, horizon);
   }
-  if (!trusted_) {
-    out.paused = true;
-    return out;
-  }
+  return retell(view.step, predictor, horizon);
+}
+
+Forecast Watch::retell(Step step, const Predictor& predictor, std::uint32_t horizon) {
+  Forecast out;
+  out.error = static_cast<float>(std::min(error_, 1e6));
+  out.confidence =
+      static_cast<float>(std::clamp(smooth_covered_ / std::max(smooth_seen_, 1.0), 0.0, 1.0));
+  out.paused = !trusted_ || (rescaling_ && step < paused_until_) ||
+               (steps_compared_ >= kLeastSteps && !(error_ <= options_.error_limit));
+  if (!trusted_) return out;
   out.horizon = horizon;
-  for (std::uint32_t k = 0; k < horizon; ++k)
-    out.odds[k] = rescaling_ ? std::span<const float>(scaled_[k]) : predictor.odds(k + 1);
+  for (std::uint32_t k = 0; k < horizon; ++k) {
+    const std::span<const float> raw = predictor.odds(k + 1);
+    if (rescaling_ && scaled_[k].size() < raw.size()) scaled_[k].resize(raw.size(), 0);
+    out.odds[k] = rescaling_ ? std::span<const float>(scaled_[k]) : raw;
+  }
   return out;
 }
 

@@ -38,6 +38,8 @@ class Watch {
 
   /// What to tell of all pages after the predictor has observed the layer that was compared.
   Forecast tell(const LayerView& view, const Predictor& predictor, std::uint32_t horizon);
+  /// The same again, of a layer that was neither compared nor observed in this step.
+  Forecast retell(Step step, const Predictor& predictor, std::uint32_t horizon);
 
   /// Odds of a read a step, in the mean over the forecast's window: by PageId, as current as the
   /// forecast. Empty where that tells none. Valid until the next call.

@@ -318,12 +318,25 @@ void Runtime::apply(Layer& layer) {
   }
 }
 
+/// Whether the layer is looked at anew in this step: in its turn, and where nobody has seen it yet.
+bool Runtime::plans(Step step, std::uint32_t layer) {
+  const bool seen = std::exchange(planned_[layer], std::uint8_t{1}) != 0;
+  return !seen || (step + layer) % options_.plan_every == 0;
+}
+
 /// The predictor learns from the layer, and the view says what it expects now.
 void Runtime::foresee(LayerView& view) {
+  view.planned = plans(view.step, view.layer);
   if (!predictor_) return;
-  watch_.compare(view, *predictor_);
-  predictor_->observe(view);
-  view.forecast = watch_.tell(view, *predictor_, odds_steps_);
+  if (view.planned) {
+    watch_.compare(view, *predictor_);
+    predictor_->observe(view);
+    view.forecast = watch_.tell(view, *predictor_, odds_steps_);
+  } else {
+    predictor_->add_pages(view.filled, view.pages);
+    watch_.add_pages(view.filled);
+    view.forecast = watch_.retell(view.step, *predictor_, odds_steps_);
+  }
   view.forecast.window =
       options_.prefetch_window != 0
           ? options_.prefetch_window

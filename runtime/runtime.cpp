@@ -103,6 +103,12 @@ Status Runtime::begin_deciding() {
   context.lowered_bytes = lowered_bytes_;
   context.lowered_mass = options_.precision ? options_.precision->mass : 0;
   policy_->begin(context);
+  if (options_.plan_every < 1 || options_.plan_every > kMostPlanEvery) {
+    return invalid(fmt::format("layers planned every {} steps, expected 1 to {}",
+                               options_.plan_every, kMostPlanEvery),
+                   Reason::kOutOfRange);
+  }
+  planned_.assign(options_.geometry.layers, 0);
   // A predictor that nobody listens to costs nothing, but a wrong configuration is said anyway.
   LEHR_ASSIGN(auto predictor,
               predictors::make_predictor(options_.predictor, options_.predictor_parameters));
@@ -142,6 +148,7 @@ void Runtime::tell_new(std::span<const PageId> pages, std::span<const Tick> firs
     predictor_->add_pages(pages, table_.columns());
     watch_.add_pages(pages);
   }
+  std::fill(planned_.begin(), planned_.end(), std::uint8_t{0});
   policy_->add_pages(pages, first_use, table_.columns());
 }
 

@@ -28,6 +28,8 @@ namespace lehr::runtime {
 
 using SequenceId = std::uint32_t;
 
+inline constexpr std::uint32_t kMostPlanEvery = 64;
+
 struct RuntimeOptions {
   placement::Platform platform;
   KvGeometry geometry;
@@ -53,6 +55,9 @@ struct RuntimeOptions {
   /// Steps ahead over which the odds that policies read are averaged; 0: 2 to 5, by the time of a
   /// step, of the link and by confidence.
   std::uint32_t prefetch_window = 1;
+  /// The predictor and policies that rank all pages look at a layer anew in every so many steps,
+  /// layers in turn, and go by what they know in between; 1 to kMostPlanEvery.
+  std::uint32_t plan_every = 1;
   /// What policies that lower pages may do; none: every page stays as it was written.
   std::optional<PrecisionOptions> precision;
   /// Scores of pages for policies that read them; none: nobody scores.
@@ -201,6 +206,7 @@ class Runtime {
   std::vector<std::pair<PageId, const Sequence*>> live_blocks() const;
   std::uint64_t let_go(std::span<const std::uint32_t> leaving);
   std::uint32_t first_held_layer(std::uint32_t from) const;
+  bool plans(Step step, std::uint32_t layer);
   void foresee(LayerView& view);
 
   Sequence* find(SequenceId id);
@@ -272,6 +278,7 @@ class Runtime {
   std::uint32_t odds_steps_ = 0;  ///< steps ahead of which the policy reads odds
   std::shared_ptr<predictors::Predictor> predictor_;  ///< null where it reads none
   predictors::Watch watch_;
+  std::vector<std::uint8_t> planned_;  ///< by layer: 1 once it was, since pages came from outside
   std::optional<PageScores> scores_;
   Seconds last_step_ = 0;  ///< predicted
   std::unique_ptr<Machine> machine_;

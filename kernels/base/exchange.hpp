@@ -104,6 +104,7 @@ struct LayerView {
       0;  ///< slots that drops have to free in any case, for tails opened in this layer
   std::array<LinkView, kMaxTiers> from_tier{};  ///< by source tier
   TierId home = 1;                              ///< the tier that full pages are written to
+  bool planned = true;  ///< false: between two plans of the layer; odds are as they were told last
 
   /// By PageId: probability that the next run of the page's layer reads it, this layer's outcome
   /// included. Empty without a predictor, and while none is to be trusted.

@@ -129,8 +129,10 @@ void Table::decide(const LayerView& view, LayerPlan& plan) {
     if (view.pages.in_hbm(p)) set_key(p, key_unknown(p, view.pages), view.pages);
   }
   if (new_step) check_prediction(view);
-  rekey(view);
-  note_layer(view);
+  if (view.planned) {
+    rekey(view);
+    note_layer(view);
+  }
   if (new_step) plan_step(view);
   step_reads_ += view.selected.size();
   const auto missed = static_cast<double>(view.missed.size());

@@ -143,6 +143,7 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
   options.importance =
       runtime::importance_of(config.policy_importance, config.policy_importance_learns);
   options.precision = precision_of(config);
+  options.plan_every = static_cast<std::uint32_t>(config.policy_plan_every);
   options.policy = config.policy_name;
   options.policy_parameters = config.policy_parameters;
   options.prefetch_window = static_cast<std::uint32_t>(config.predictor_window);

@@ -49,12 +49,12 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
   std::string text = fmt::format(
       "machine = {}\nprofile = {}\nseed = {}\n"
       "[policy]\nname = {}\nheat_half_life = {}\ncold = {}\nimportance = {}\n"
-      "importance_learns = {}\nprecision = {}\nprecision_mass = {}\n",
+      "importance_learns = {}\nprecision = {}\nprecision_mass = {}\nplan_every = {}\n",
       quoted(api.machine), quoted(api.profile), options.seed, quoted(options.policy),
       options.heat_half_life, options.cold, quoted(decay_name(options.importance)),
       options.importance ? options.importance->learn : 0.0,
       quoted(precision_name(options.precision)),
-      options.precision ? options.precision->mass : PrecisionOptions{}.mass);
+      options.precision ? options.precision->mass : PrecisionOptions{}.mass, options.plan_every);
   if (!options.policy_parameters.empty()) {
     text += "[policy.parameters]\n";
     for (const auto& [name, value] : options.policy_parameters)

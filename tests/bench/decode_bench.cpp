@@ -66,7 +66,7 @@ double cpu_seconds() {
 }
 
 /// Of a step, without the set-up: the difference of a long and a short run.
-void step(benchmark::State& state, const char* policy, bool lists) {
+void step(benchmark::State& state, const char* policy, bool lists, std::uint32_t plan_every = 1) {
   static const runtime::TraceSelection selection(trace(), *SelectionRule::parse("mass:0.95"));
   runtime::Workload workload;
   workload.sequences.assign(64, {&selection, 0});
@@ -77,6 +77,7 @@ void step(benchmark::State& state, const char* policy, bool lists) {
   options.runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(pages / 4);
   options.runtime.tier_pages[options.runtime.platform.home] = static_cast<std::uint32_t>(pages);
   options.runtime.policy = policy;
+  options.runtime.plan_every = plan_every;
   constexpr std::uint32_t kShort = 4, kLong = 28;
   double spent[2] = {}, listing = 0;
   std::uint64_t reads[2] = {};
@@ -114,6 +115,10 @@ void step(benchmark::State& state, const char* policy, bool lists) {
 BENCHMARK_CAPTURE(step, lru_sim, "lru", false)->Unit(benchmark::kMillisecond)->Iterations(1);
 BENCHMARK_CAPTURE(step, lru_listed, "lru", true)->Unit(benchmark::kMillisecond)->Iterations(1);
 BENCHMARK_CAPTURE(step, table_listed, "table", true)->Unit(benchmark::kMillisecond)->Iterations(1);
+BENCHMARK_CAPTURE(step, sa_listed, "sa", true)->Unit(benchmark::kMillisecond)->Iterations(1);
+BENCHMARK_CAPTURE(step, sa_listed_planned_every_8, "sa", true, 8)
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1);
 
 }  // namespace
 

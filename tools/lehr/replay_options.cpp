@@ -180,6 +180,10 @@ void ReplayArguments::add_to(CLI::App& command) {
                   "Rate at which the weights of the scores follow what is read")
       ->check(CLI::Range(0.0, 1.0));
   command
+      .add_option("--plan-every", plan_every,
+                  "Steps between two plans of a layer (table, knapsack, sa): less host time")
+      ->check(CLI::Range(1U, runtime::kMostPlanEvery));
+  command
       .add_option(
           "--precision", precision,
           "Lower precision that policies which lower pages (sa) may convert pages to: none, "
@@ -263,6 +267,7 @@ Result<std::unique_ptr<Prepared>> prepare(const ReplayArguments& arguments,
   options.predictor_parameters = std::move(predictor.second);
   options.predictor_weights = runtime::PredictorWeights::shipped().tensors();
   options.prefetch_window = arguments.window;
+  options.plan_every = arguments.plan_every;
   options.importance = runtime::importance_of(arguments.importance, arguments.importance_learns);
   if (!(arguments.precision_mass >= 0 && arguments.precision_mass <= 1))
     return invalid(fmt::format("--precision-mass {}: expected 0 to 1", arguments.precision_mass));

@@ -30,6 +30,7 @@ struct ReplayArguments {
   double weights_gb = 0;
   std::string predictor = runtime::RuntimeOptions{}.predictor;  ///< NAME or NAME:KEY=VALUE,...
   std::uint32_t window = runtime::RuntimeOptions{}.prefetch_window;
+  std::uint32_t plan_every = runtime::RuntimeOptions{}.plan_every;
   std::string importance = "none";
   double importance_learns = 0;
   std::string precision = "none";

@@ -51,6 +51,7 @@ ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared
   out["profile"] = prepared.base.runtime.platform.name;
   out["weights_gb"] = arguments.weights_gb;
   out["cold"] = arguments.cold;
+  out["plan_every"] = arguments.plan_every;
   out["warmup_steps"] = arguments.warmup;
   out["seed"] = arguments.seed;
   out["times"] = "predicted";  // but those whose name says measured
