@@ -117,12 +117,10 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
   }
   if (result.lowering) {
     const runtime::LoweringResult& l = *result.lowering;
-    out["lowering"] = {{"saved_to_hbm_bytes", l.saved_to_hbm},
-                       {"saved_in_hbm_bytes", l.saved_in_hbm},
-                       {"written_home_bytes", l.written_home},
-                       {"mean_mass_share", l.mean_mass},
-                       {"most_mass_share", l.most_decayed_mass},
-                       {"most_mass_share_of_a_step", l.most_mass}};
+    out["lowering"] = {
+        {"saved_to_hbm_bytes", l.saved_to_hbm},   {"saved_in_hbm_bytes", l.saved_in_hbm},
+        {"written_home_bytes", l.written_home},   {"mean_mass_share", l.mean_mass},
+        {"most_mass_share", l.most_decayed_mass}, {"most_mass_share_of_a_step", l.most_mass}};
   }
   out["replay_wall_seconds"] = result.wall;
   out["visits_per_second"] =

@@ -140,8 +140,7 @@ __global__ void __launch_bounds__(kWarp)
     const Chunk& c = chunks.at(n);
     const std::uint32_t barrier = barrier0 + stage * 8;
     begin_fill(barrier, c.bytes);
-    if (c.bytes != 0)
-      bulk_load(stage0 + stage * w.stage_bytes, c.from, c.bytes, barrier, policy);
+    if (c.bytes != 0) bulk_load(stage0 + stage * w.stage_bytes, c.from, c.bytes, barrier, policy);
   };
 
   if (lane == 0) {
