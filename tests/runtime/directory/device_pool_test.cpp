@@ -350,7 +350,7 @@ TEST_CASE("a queued load is cancelled, its block stays, and nobody waits for it"
   CHECK(w.holds(3, 2));
 }
 
-TEST_CASE("a store whose bytes may be moving is not cancelled; one that was only prepared is") {
+TEST_CASE("a store whose bytes may be moving is not cancelled, one that was only prepared is") {
   World w(4, 4, 0);
   FakeLanes::Stream* const writer = w.lanes->stream();
   const auto latch = w.lanes->latch(writer);
@@ -380,7 +380,7 @@ TEST_CASE("a pool whose blocks are in use is not given back") {
   CHECK_FALSE(refused());
 }
 
-TEST_CASE("bytes that are wrong in host memory never reach the device; the others do") {
+TEST_CASE("bytes that are wrong in host memory never reach the device, and the others do") {
   // The control: unchecked, they arrive.
   const bool checked = GENERATE(true, false);
   World w(6, 4, 0, checked ? "" : "off=checksum");

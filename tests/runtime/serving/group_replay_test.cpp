@@ -85,7 +85,7 @@ TEST_CASE("devices read between them what one reads, each within its budget") {
   }
 }
 
-TEST_CASE("a step takes its slowest device and the merge; layers one after the other") {
+TEST_CASE("a step takes its slowest device and the merge, and layers one after the other") {
   const World world;
   for (const Split split : kSplits) {
     const GroupOutcome group = world.replayed(world.group(split, {0.05, 0.2}));
