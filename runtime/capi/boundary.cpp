@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 
 namespace lehr::capi {
 
@@ -30,6 +31,14 @@ lehr_status fail(const Error& error) noexcept {
 }
 
 std::string_view last_error() noexcept { return {thread_error.text.data(), thread_error.size}; }
+
+Status check_version(std::uint32_t version) {
+  constexpr std::uint32_t kMajor = 1'000'000;
+  if (version / kMajor <= LEHR_VERSION_MAJOR) return {};
+  return Error{Code::kVersion, Reason::kNone,
+               "the caller was built for version " + std::to_string(version / kMajor) +
+                   ", this is " + std::to_string(LEHR_VERSION_MAJOR)};
+}
 
 Result<std::string_view> bytes_of(const lehr_bytes& bytes, const char* what) {
   if (bytes.size == 0) return std::string_view();

@@ -26,6 +26,8 @@ lehr_status to_status(const Error& error);
 /// Keeps the error's text for lehr_last_error() and returns its status. Never throws.
 lehr_status fail(const Error& error) noexcept;
 std::string_view last_error() noexcept;
+/// Refuses a caller that was built for a later major version.
+Status check_version(std::uint32_t version);
 inline Error forked() {
   return refused(Reason::kForked, "the process is a fork of one that used the library");
 }

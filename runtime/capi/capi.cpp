@@ -10,8 +10,6 @@
 namespace lehr::capi {
 namespace {
 
-constexpr std::uint32_t kMajor = 1'000'000;
-
 template <std::size_t N>
 void copy_name(char (&out)[N], const std::string& name) {
   std::memset(out, 0, N);
@@ -110,11 +108,7 @@ lehr_status lehr_open(uint32_t version, const lehr_open_options* options, lehr_r
     LEHR_TRY(not_null(out, "out"));
     Registry* const registry = Registry::get();
     if (registry == nullptr) return forked();
-    if (version / kMajor > LEHR_VERSION_MAJOR) {
-      return Error{Code::kVersion, Reason::kNone,
-                   fmt::format("the caller was built for version {}, this is {}", version / kMajor,
-                               LEHR_VERSION_MAJOR)};
-    }
+    LEHR_TRY(check_version(version));
     LEHR_ASSIGN(const lehr_open_options given, read_struct(options, "options"));
     LEHR_ASSIGN(const config::Config config, read_options(given));
     LEHR_ASSIGN(auto instance, open_instance(config, registry->next_seed()));

@@ -14,7 +14,6 @@ namespace {
 
 using serving::SequenceId;
 
-constexpr std::uint32_t kMajor = 1'000'000;
 constexpr std::uint32_t kMostDevices = 64;
 constexpr std::uint32_t kPagesAtOnce = 20;  ///< one in so many
 
@@ -145,11 +144,7 @@ lehr_status lehr_group_open(uint32_t version, const lehr_group_options* options,
     LEHR_TRY(not_null(out, "out"));
     Registry* const registry = Registry::get();
     if (registry == nullptr) return forked();
-    if (version / kMajor > LEHR_VERSION_MAJOR) {
-      return Error{Code::kVersion, Reason::kNone,
-                   fmt::format("the caller was built for version {}, this is {}", version / kMajor,
-                               LEHR_VERSION_MAJOR)};
-    }
+    LEHR_TRY(check_version(version));
     LEHR_ASSIGN(const lehr_group_options given, read_struct(options, "options"));
     LEHR_ASSIGN(const auto group, open_with(given, registry->next_seed()));
     out->id = registry->add_group(group);
