@@ -182,7 +182,8 @@ void check_group(const Arguments& arguments) {
   }
 }
 
-void run(const Arguments& arguments) {
+/// Options that go with some machines or workloads only.
+void check_together(const Arguments& arguments) {
   check_group(arguments);
   if (arguments.attend && (arguments.machine != "host" || arguments.group.asked()))
     fail_usage(kCommand, invalid("--attend needs --machine host, and no --gpus"));
@@ -192,6 +193,25 @@ void run(const Arguments& arguments) {
     fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
   if (!arguments.calibrated.empty() && arguments.machine != "cuda")
     fail_usage(kCommand, invalid("--calibrated needs --machine cuda"));
+}
+
+/// What a replay at one capacity shows.
+nlohmann::ordered_json run_at(const Arguments& arguments, const Prepared& prepared,
+                              const std::string& hbm, runtime::ReplayOptions& options) {
+  const auto descriptor = take(kCommand, placement::find_policy(options.runtime.policy));
+  if (descriptor->traits.unlimited) {
+    options.runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared.total_pages);
+  }
+  options.max_steps = arguments.steps;
+  if (arguments.group.asked()) return run_group(arguments, prepared, hbm, options);
+  if (arguments.machine == "cuda") return run_on_gpu(arguments, prepared, hbm, options);
+  if (arguments.machine == "host") fit_to_footprint(options, prepared.total_pages);
+  return arguments.attend ? run_attending(arguments, prepared, hbm, options)
+                          : run_elsewhere(arguments, prepared, hbm, options);
+}
+
+void run(const Arguments& arguments) {
+  check_together(arguments);
   const auto policy = parse_policy(arguments.policy);
   if (!policy) fail_usage(kCommand, policy.error());
   const auto made = placement::make_policy(policy->first, policy->second);
@@ -208,18 +228,7 @@ void run(const Arguments& arguments) {
     if (!options) fail(kCommand, options.error());
     options->runtime.policy = policy->first;
     options->runtime.policy_parameters = policy->second;
-    const auto descriptor = take(kCommand, placement::find_policy(policy->first));
-    if (descriptor->traits.unlimited) {
-      options->runtime.tier_pages[kHbm] = static_cast<std::uint32_t>(prepared->total_pages);
-    }
-    options->max_steps = arguments.steps;
-    if (arguments.machine == "host" && !arguments.group.asked())
-      fit_to_footprint(*options, prepared->total_pages);
-    nlohmann::ordered_json cell =
-        arguments.group.asked()       ? run_group(arguments, *prepared, hbm, *options)
-        : arguments.machine == "cuda" ? run_on_gpu(arguments, *prepared, hbm, *options)
-        : arguments.attend            ? run_attending(arguments, *prepared, hbm, *options)
-                                      : run_elsewhere(arguments, *prepared, hbm, *options);
+    nlohmann::ordered_json cell = run_at(arguments, *prepared, hbm, *options);
     cell["hbm"] = hbm;
     cell["hbm_pages"] = options->runtime.tier_pages[kHbm];
     report["cells"].push_back(std::move(cell));
