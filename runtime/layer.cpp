@@ -270,7 +270,6 @@ void Runtime::open_tails(Layer& layer) {
 }
 
 void Runtime::apply(Layer& layer) {
-  const TierId home = home_.home();
   LayerPlan& plan = layer.plan;
   for (const PageId page : plan.drop) drop_from_hbm(page);
   layer.report.dropped += plan.drop.size();
@@ -289,33 +288,35 @@ void Runtime::apply(Layer& layer) {
     ++layer.report.installed;
     layer.load.hbm_bytes += table_.bytes(page);
   }
-  for (const Promotion& m : plan.promote) {
-    if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0)
-      continue;
-    if (!resident(table_.residency[m.page], home)) {
-      if (!home_.has_below() ||
-          !home_.stage(m.page, true, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {
-        ++layer.report.refused_promotions;
-        continue;
-      }
-      ++layer.report.staged;
-    }
-    if (!table_.reserve(m.page, kHbm)) {
+  for (const Promotion& m : plan.promote) promote(layer, m);
+}
+
+/// Starts a promotion, or counts what refuses it.
+void Runtime::promote(Layer& layer, const Promotion& m) {
+  if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0) return;
+  if (!resident(table_.residency[m.page], home_.home())) {
+    if (!home_.has_below() ||
+        !home_.stage(m.page, true, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {
       ++layer.report.refused_promotions;
-      continue;
+      return;
     }
-    if (!m.urgent || !background_.allowed()) {
-      background_.submit(m.page);
-      continue;
-    }
-    layer.load.link[to_hbm_].add(table_.bytes(m.page));
-    layer.load.hbm_bytes += table_.bytes(m.page);
-    layer.report.lowered_crossings += table_.is_lowered(m.page) ? 1 : 0;
-    ++layer.report.promoted;
-    table_.flags[m.page] |= kPromotedUnread;
-    layer.arrived.push_back(m.page);  // marked valid at the layer's end
-    ++table_.guard[m.page];
+    ++layer.report.staged;
   }
+  if (!table_.reserve(m.page, kHbm)) {
+    ++layer.report.refused_promotions;
+    return;
+  }
+  if (!m.urgent || !background_.allowed()) {
+    background_.submit(m.page);
+    return;
+  }
+  layer.load.link[to_hbm_].add(table_.bytes(m.page));
+  layer.load.hbm_bytes += table_.bytes(m.page);
+  layer.report.lowered_crossings += table_.is_lowered(m.page) ? 1 : 0;
+  ++layer.report.promoted;
+  table_.flags[m.page] |= kPromotedUnread;
+  layer.arrived.push_back(m.page);  // marked valid at the layer's end
+  ++table_.guard[m.page];
 }
 
 /// Whether the layer is looked at anew in this step: in its turn, and where nobody has seen it yet.

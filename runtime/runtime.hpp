@@ -245,6 +245,7 @@ class Runtime {
   std::uint32_t owed_by_policy(const Layer& layer) const;
   void open_tails(Layer& layer);
   void apply(Layer& layer);
+  void promote(Layer& layer, const Promotion& promotion);
   void note_reads(Layer& layer);
   void note_lowered_reads(Layer& layer);
   void load_lowering(Layer& layer);

@@ -27,15 +27,15 @@ class Lowers final : public placement::Policy {
       if (wanted && !view.pages.lowered.empty() && !view.pages.is_lowered(p))
         plan.lower.push_back(p);
     }
-    if (!install_) return;
+    const std::size_t wanted = view.must_free + (install_ ? view.missed.size() : 0);
     std::size_t free = view.free_slots;
     for (PageId p = 0; p < view.pages.guard.size(); ++p) {
-      if (free >= view.must_free + view.missed.size()) break;
+      if (free >= wanted) break;
       if (!view.pages.evictable(p)) continue;
       plan.drop.push_back(p);
       ++free;
     }
-    plan.install.assign(view.missed.begin(), view.missed.end());
+    if (install_) plan.install.assign(view.missed.begin(), view.missed.end());
   }
 
   placement::PolicyContext context_;
