@@ -12,6 +12,7 @@
 #include "kernels/quantize.hpp"
 #include "runtime/contents/host_contents.hpp"
 #include "runtime/runtime.hpp"
+#include "tests/support/make_room.hpp"
 #include "tests/support/tiny_platform.hpp"
 
 using namespace lehr;
@@ -28,13 +29,15 @@ float value(std::uint32_t what, std::uint64_t token, std::uint32_t layer, std::u
   return from_f16(to_f16(static_cast<float>(static_cast<double>(x >> 11) * 0x1.0p-52 - 1.0)));
 }
 
-/// Lowers pages 1 and 2 of each group when they are read from a step on; moves nothing of itself.
+/// Lowers pages 1 and 2 of each group when they are read from a step on; else it frees what it
+/// owes.
 class LowersSome final : public placement::Policy {
  public:
   void begin(const placement::PolicyContext&) override {}
   void add_pages(std::span<const PageId>, std::span<const Tick>, const PageColumns&) override {}
   void remove_pages(std::span<const PageId>) override {}
   void decide(const LayerView& view, LayerPlan& plan) override {
+    test::make_room(view, view.must_free, plan);
     if (view.step < kLowerFrom || view.pages.lowered.empty()) return;
     for (const PageId p : view.selected) {
       const std::uint32_t at = view.pages.position[p];

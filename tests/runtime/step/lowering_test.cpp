@@ -5,6 +5,7 @@
 #include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
 #include "tests/runtime/step/tiny_runtime.hpp"
+#include "tests/support/make_room.hpp"
 
 using namespace lehr;
 using namespace lehr::runtime;
@@ -27,14 +28,7 @@ class Lowers final : public placement::Policy {
       if (wanted && !view.pages.lowered.empty() && !view.pages.is_lowered(p))
         plan.lower.push_back(p);
     }
-    const std::size_t wanted = view.must_free + (install_ ? view.missed.size() : 0);
-    std::size_t free = view.free_slots;
-    for (PageId p = 0; p < view.pages.guard.size(); ++p) {
-      if (free >= wanted) break;
-      if (!view.pages.evictable(p)) continue;
-      plan.drop.push_back(p);
-      ++free;
-    }
+    make_room(view, view.must_free + (install_ ? view.missed.size() : 0), plan);
     if (install_) plan.install.assign(view.missed.begin(), view.missed.end());
   }
 
