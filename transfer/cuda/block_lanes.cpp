@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -28,6 +29,9 @@ constexpr Bytes kGranule = 2 * kMiB;    ///< of mapped device memory
 constexpr std::size_t kMostRuns = 512;  ///< of a flight that copy engines may carry
 constexpr std::uint32_t kEvents = 1024;
 constexpr std::int64_t kRegistering = 600'000'000'000;
+/// Pauses between looks at a flight: the first finds the shortest moves, the last costs 0.5 % of a
+/// core while a flight waits.
+constexpr std::chrono::microseconds kFirstLook{20}, kLastLook{500};
 
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
 void* at(std::uint64_t address) {
@@ -98,9 +102,11 @@ class Spares {
   }
 
  private:
+  /// Not cudaEventBlockingSync: behind work that waits, the 57th record of such an event on a stream
+  /// blocks its caller (transfer/MEASURED.md).
   static Result<SharedEvent> new_event() {
     cudaEvent_t raw = nullptr;
-    LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming | cudaEventBlockingSync));
+    LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming));
     return std::make_shared<cuda::Event>(raw);
   }
   void look_later() {
@@ -138,8 +144,8 @@ class Spares {
   std::vector<std::pair<std::vector<SharedEvent>, List>> later_;
 };
 
-/// A stream, and a thread that sleeps on the oldest flight's last event and tells of its end. No
-/// call back by the driver: those take turns with everybody's in the process.
+/// A stream, and a thread that looks at the oldest flight's last event, ever less often, and tells
+/// of its end. No call back by the driver: those take turns with everybody's in the process.
 class Lane {
  public:
   Lane(std::int32_t device, cuda::Stream stream, const std::function<void()>& tell)
@@ -172,18 +178,20 @@ class Lane {
  private:
   void run() {
     (void)cudaSetDevice(device_);
+    std::unique_lock lock(mutex_);
     for (;;) {
-      SharedEvent oldest;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopping_ || !watched_.empty(); });
-        if (stopping_) return;
-        oldest = std::move(watched_.front());
-        watched_.pop_front();
+      changed_.wait(lock, [&] { return stopping_ || !watched_.empty(); });
+      if (stopping_) return;
+      SharedEvent oldest = std::move(watched_.front());
+      watched_.pop_front();
+      for (auto pause = kFirstLook; cudaEventQuery(oldest->get()) == cudaErrorNotReady;
+           pause = std::min(2 * pause, kLastLook)) {
+        if (changed_.wait_for(lock, pause, [&] { return stopping_; })) return;
       }
-      (void)cudaEventSynchronize(oldest->get());
+      lock.unlock();
       oldest.reset();
       if (tell_) tell_();
+      lock.lock();
     }
   }
 
