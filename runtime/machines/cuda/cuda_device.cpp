@@ -33,14 +33,6 @@ std::size_t lengths_offset(std::uint32_t layers) {
   return (sizeof(kernels::StepHeader) + layers * sizeof(kernels::LayerLists) + 15) / 16 * 16;
 }
 
-bool moves_pages(std::span<const std::byte> lists) {
-  const auto* header = reinterpret_cast<const kernels::StepHeader*>(lists.data());
-  const auto* layers =
-      reinterpret_cast<const kernels::LayerLists*>(lists.data() + sizeof(kernels::StepHeader));
-  return std::any_of(layers, layers + header->layers,
-                     [](const kernels::LayerLists& l) { return l.moves > 0; });
-}
-
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -350,13 +342,14 @@ ProgramOptions CudaDevice::program() const {
 Status CudaDevice::capture_steps() {
   ProgramOptions options = program();
   for (std::size_t parity = 0; parity < 2; ++parity) {
-    for (const bool moves : {false, true}) {
-      if (moves && !options_.tiering) continue;
-      options.moves = moves;
+    for (const StepKind kind :
+         {StepKind{false, false}, {true, false}, {false, true}, {true, true}}) {
+      if ((kind.moves || kind.installs) && !options_.tiering) continue;
+      options.moves = kind.moves;
       const std::vector<Launch> step = step_program(options);
-      GraphExec& graph = graphs_[parity][moves ? 1 : 0];
+      GraphExec& graph = graphs_[parity][kind.index()];
       LEHR_ASSIGN(graph, capture(main_, [&]() -> Status {
-                    for (const Launch& l : step) LEHR_TRY(enqueue(l, parity));
+                    for (const Launch& l : step) LEHR_TRY(enqueue(l, parity, kind.installs));
                     return {};
                   }));
       LEHR_CUDA_TRY(cudaGraphUpload(graph.get(), main_.get()));
@@ -373,7 +366,8 @@ Status CudaDevice::capture_layers(std::size_t parity) {
   for (std::uint32_t layer = 0; layer < layers; ++layer) {
     LEHR_ASSIGN(layer_graphs_[parity][layer], capture(main_, [&]() -> Status {
                   for (const Launch& l : step) {
-                    if (std::min(l.layer, layers - 1) == layer) LEHR_TRY(enqueue(l, parity));
+                    if (std::min(l.layer, layers - 1) == layer)
+                      LEHR_TRY(enqueue(l, parity, options_.tiering));
                   }
                   return {};
                 }));
@@ -384,7 +378,7 @@ Status CudaDevice::capture_layers(std::size_t parity) {
 Status CudaDevice::launch_graphs(std::span<const std::byte> lists, LayerRange layers,
                                  std::size_t parity) {
   if (layers.first == 0 && layers.end == options_.geometry.layers) {
-    last_ = &graphs_[parity][options_.tiering && moves_pages(lists) ? 1 : 0];
+    last_ = &graphs_[parity][options_.tiering ? kind_of(lists).index() : 0];
     LEHR_CUDA_TRY(cudaGraphLaunch(last_->get(), main_.get()));
     return {};
   }
@@ -395,7 +389,7 @@ Status CudaDevice::launch_graphs(std::span<const std::byte> lists, LayerRange la
   return {};
 }
 
-Status CudaDevice::enqueue(const Launch& launch, std::size_t parity) {
+Status CudaDevice::enqueue(const Launch& launch, std::size_t parity, bool installs) {
   StepMemory& m = *memory_;
   cudaStream_t main = main_.get();
   switch (launch.kind) {
@@ -431,11 +425,11 @@ Status CudaDevice::enqueue(const Launch& launch, std::size_t parity) {
           m.lists[parity].as<unsigned char>(), m.outputs.as<std::uint32_t>(), m.outputs.bytes() / 4,
           digests_.as<std::uint64_t>(), kDigests, buffers(launch.layer, parity).stamps, main);
     default:
-      return enqueue_attention(launch, parity);
+      return enqueue_attention(launch, parity, installs);
   }
 }
 
-Status CudaDevice::enqueue_attention(const Launch& launch, std::size_t parity) {
+Status CudaDevice::enqueue_attention(const Launch& launch, std::size_t parity, bool installs) {
   StepMemory& m = *memory_;
   const std::size_t entries = m.shape.groups() * m.shape.max_pages;
   const kernels::StepBuffers b = buffers(launch.layer, parity);
@@ -494,7 +488,7 @@ Status CudaDevice::enqueue_attention(const Launch& launch, std::size_t parity) {
       p.selection_pitch = m.shape.max_pages;
       p.pairs = options_.sparse ? m.pairs.as<kernels::SoftmaxPair>() : nullptr;
       p.totals = options_.sparse ? m.totals.as<kernels::SoftmaxPair>() : nullptr;
-      p.installs = options_.tiering ? b.installs : nullptr;
+      p.installs = installs ? b.installs : nullptr;
       p.absent = bad_.as<std::uint32_t>() + 2;
       return kernels::attend_cuda(m.shape, p, {}, m.workspace.as<void>(), m.workspace.bytes(),
                                   main_.get());

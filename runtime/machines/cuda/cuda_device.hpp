@@ -9,6 +9,7 @@
 #include "runtime/machines/cuda.hpp"
 #include "runtime/machines/cuda/cuda_memory.hpp"
 #include "runtime/machines/cuda/device.hpp"
+#include "runtime/machines/cuda/lists.hpp"
 #include "runtime/machines/cuda/program.hpp"
 
 namespace lehr::runtime::cuda {
@@ -72,8 +73,8 @@ class CudaDevice final : public DecodeDevice {
   Status capture_layers(std::size_t parity);
   Status launch_graphs(std::span<const std::byte> lists, LayerRange layers, std::size_t parity);
   ProgramOptions program() const;
-  Status enqueue(const Launch& launch, std::size_t parity);
-  Status enqueue_attention(const Launch& launch, std::size_t parity);
+  Status enqueue(const Launch& launch, std::size_t parity, bool installs);
+  Status enqueue_attention(const Launch& launch, std::size_t parity, bool installs);
   kernels::StepBuffers buffers(std::uint32_t layer, std::size_t parity) const;
   const std::uint32_t* lengths(std::size_t parity) const;
   Status finish(Flight& flight, const Flight& before);
@@ -94,8 +95,9 @@ class CudaDevice final : public DecodeDevice {
   std::array<PinnedMemory, 2> staging_;
   std::array<Flight, kFlights> flights_;
   std::unique_ptr<StepMemory> memory_;
-  /// By list buffer; then without and with moves: a step that moves nothing pays for no fork.
-  std::array<std::array<GraphExec, 2>, 2> graphs_;
+  /// By list buffer; then by kind, so that a step pays for no fork and looks for no installs
+  /// without need.
+  std::array<std::array<GraphExec, StepKind::kCount>, 2> graphs_;
   /// Of single layers, by list buffer: for steps that are launched in parts. Made when first
   /// needed.
   std::array<std::vector<GraphExec>, 2> layer_graphs_;

@@ -9,6 +9,29 @@
 
 namespace lehr::runtime::cuda {
 
+/// What a step asks for in any of its layers.
+struct StepKind {
+  bool moves = false;     ///< pages move beside attention
+  bool installs = false;  ///< attention keeps pages that it reads, or forgets what it kept before
+
+  static constexpr std::size_t kCount = 4;
+  std::size_t index() const { return (moves ? 1U : 0U) + (installs ? 2U : 0U); }
+};
+
+/// Of lists that a ListWriter finished.
+inline StepKind kind_of(std::span<const std::byte> lists) {
+  kernels::StepHeader header{};
+  std::memcpy(&header, lists.data(), sizeof header);
+  StepKind kind;
+  for (std::uint32_t layer = 0; layer < header.layers; ++layer) {
+    kernels::LayerLists l{};
+    std::memcpy(&l, lists.data() + sizeof header + layer * sizeof l, sizeof l);
+    kind.moves |= l.moves > 0;
+    kind.installs |= l.installs > 0;
+  }
+  return kind;
+}
+
 /// The lists of a step, as kernels/decode_step.hpp lays them out: made layer by layer, handed over
 /// as one piece. Keeps its memory from step to step.
 class ListWriter {

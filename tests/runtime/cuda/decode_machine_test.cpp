@@ -278,3 +278,26 @@ TEST_CASE("a program without moves neither forks nor joins, and has every layer 
   }
   CHECK(attends == 2);
 }
+
+TEST_CASE("a step's kind is what any of its layers asks for") {
+  const auto kind = [](std::uint32_t moves, std::uint32_t installs) {
+    cuda::ListWriter lists;
+    lists.begin(7, 3);
+    kernels::LayerLists last{};
+    last.entries = 5;
+    last.moves = moves;
+    last.installs = installs;
+    lists.layer(2, last);
+    return cuda::kind_of(lists.finish());
+  };
+  CHECK((!kind(0, 0).moves && !kind(0, 0).installs));
+  CHECK((kind(2, 0).moves && !kind(2, 0).installs));
+  CHECK((!kind(0, 1).moves && kind(0, 1).installs));
+  CHECK((kind(1, 1).moves && kind(1, 1).installs));
+  std::set<std::size_t> places;
+  for (const bool moves : {false, true})
+    for (const bool installs : {false, true})
+      places.insert(cuda::StepKind{moves, installs}.index());
+  CHECK(places.size() == cuda::StepKind::kCount);
+  CHECK(*places.rbegin() < cuda::StepKind::kCount);
+}

@@ -9,6 +9,7 @@
 #include "kernels/base/rng.hpp"
 #include "kernels/made_page.hpp"
 #include "runtime/machines/cuda/device.hpp"
+#include "runtime/machines/cuda/lists.hpp"
 #include "runtime/machines/cuda/program.hpp"
 
 namespace lehr::test {
@@ -142,6 +143,9 @@ class FakeDevice : public cuda::DecodeDevice {
     lists_ = std::move(queue_.front().lists);
     const cuda::LayerRange range = queue_.front().layers;
     queue_.pop_front();
+    // As on a GPU: whole steps run what their kind needs, parts of steps everything.
+    const bool whole = range.first == 0 && range.end == layers_;
+    kind_ = whole ? cuda::kind_of(lists_) : cuda::StepKind{true, true};
     for (const cuda::Launch& launch : program_) {
       const bool last = launch.layer == layers_ && range.end == layers_;
       if ((launch.layer >= range.first && launch.layer < range.end) || last) execute(launch);
@@ -217,6 +221,7 @@ class FakeDevice : public cuda::DecodeDevice {
         return append(launch.layer);
       case LaunchKind::kMove: {
         const auto& l = layer(launch.layer);
+        if (!kind_.moves && l.moves > 0) ++bad_reads_;
         for (std::uint32_t i = 0; i < l.moves; ++i)
           side_.push_back({launch.layer, list<kernels::PageCopy>(l.moves_at)[i]});
         return;
@@ -296,6 +301,7 @@ class FakeDevice : public cuda::DecodeDevice {
         if (entry == 0 || !holds(from, named, tokens)) ++bad_reads_;
         ++reads;
         if (installs_[index] == 0) continue;
+        if (!kind_.installs) ++bad_reads_;  // attention looks for none in such a step
         if (!kernels::entry_over_link(entry)) ++bad_reads_;  // an install that was not cleared
         copy({from, installs_[index]});
         ++installs;
@@ -328,6 +334,7 @@ class FakeDevice : public cuda::DecodeDevice {
   std::vector<std::vector<kernels::PageEntry>> tables_;
   std::vector<std::uint64_t> installs_;
   std::vector<std::byte> lists_;
+  cuda::StepKind kind_;
   std::deque<Side> side_;
   std::vector<cuda::StepTimes> times_;
   std::uint64_t bad_reads_ = 0;
