@@ -14,6 +14,7 @@ namespace {
 constexpr double kSmooth = 0.2;           // weight of a step in what is said of late
 constexpr std::uint32_t kLeastSteps = 4;  // before anything is concluded
 constexpr float kLikely = 0.5F;
+constexpr double kHarmless = 0.005;  // squared error for each read: no yardstick is that sure
 
 bool sampled(const Run& run) {
   return (run.view->layer + run.view->step + run.group->kv_head + run.position / Run::kLength) %
@@ -158,7 +159,9 @@ void Watch::conclude(Step step) {
   } else {
     grouped_ = grouped_ || (rescaling_ && misled);
   }
-  const bool better = smooth_squares_ <= options_.worse * smooth_yardstick_;
+  // Where everything is read every time the yardstick is right too, and nothing is better.
+  const double limit = std::max(options_.worse * smooth_yardstick_, kHarmless * smooth_seen_);
+  const bool better = smooth_squares_ <= limit;
   trusted_ = better && !unsound_;
 }
 

@@ -24,8 +24,8 @@ struct WatchOptions {
 /// - Reads foretold and reads seen differ by more than the limit, of late, or pages of like odds
 ///   promise more than twice what comes: the odds are rescaled by a temperature and a threshold
 ///   learnt meanwhile, or each group by itself; `paused` says so until what is told is right again.
-/// - The odds are worse than a yardstick (how often pages of the same gap were read): no odds are
-///   told at all, until they are better again.
+/// - The odds are worse than a yardstick (how often pages of the same gap were read), by more than
+///   nothing to speak of: no odds are told at all, until they are better again.
 /// - Anything that is no number in [0, 1] counts as worse than any yardstick.
 class Watch {
  public:

@@ -227,7 +227,7 @@ void ReadOdds::judge_group(const GroupView& group, const LayerView& view) {
     context_[p] = static_cast<std::uint16_t>(context);
     first_odds_[p] = first;
     const float odds = first * factor_[context];
-    odds_[p] = odds / (odds + 1 - first);
+    odds_[p] = std::min(odds / (odds + 1 - first), 1.0F);  // the sum is rounded
   }
 }
 

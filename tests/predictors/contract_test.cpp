@@ -138,9 +138,9 @@ TEST_CASE("predictors: all know more than the share of pages that are read", "[c
   CHECK(a.squares < a.constant);
 }
 
-TEST_CASE("predictors: tiny, empty and unread worlds", "[contract]") {
+TEST_CASE("predictors: tiny, empty, unread worlds and one that is read whole", "[contract]") {
   const std::string name = GENERATE(from_range(names()));
-  const int form = GENERATE(0, 1, 2);
+  const int form = GENERATE(0, 1, 2, 3);
   CAPTURE(name, form);
   WorldShape s = small();
   if (form == 0) {
@@ -148,8 +148,11 @@ TEST_CASE("predictors: tiny, empty and unread worlds", "[contract]") {
     s.capacity = 2;
   } else if (form == 1) {
     s.selected = 0;
-  } else {
+  } else if (form == 2) {
     s.prompt_pages = 1;
+  } else {  // odds come as close to 1 as they can
+    s.selected = 1000;
+    s.steps = 120;
   }
   CHECK(play(name, PolicyWorld(s)).bad == 0);
 }

@@ -53,6 +53,19 @@ TEST_CASE("control: an honest predictor is trusted, and beats lru") {
   CHECK(static_cast<double>(run.misses) < 0.99 * static_cast<double>(world.play("lru").misses));
 }
 
+TEST_CASE("where every page is read in every step nearly certain odds are trusted") {
+  test::WorldShape dense = tight();
+  dense.selected = 1000;  // all there are
+  const test::PolicyWorld world(dense);
+  const std::uint32_t layers = dense.layers * dense.steps;
+  const auto honest = play_spoilt(world, [](float p, PageId) { return p; });
+  CHECK(honest.layers_without_odds < layers / 10);
+  // Control: of an eighth of the pages the opposite is said, which is a wrong prediction.
+  const auto lies = play_spoilt(world, [](float p, PageId page) { return page % 8 == 0 ? 0 : p; });
+  CHECK(honest.layers_paused < layers / 10);
+  CHECK(lies.layers_paused >= honest.layers_paused + 6 * 8);
+}
+
 TEST_CASE("odds that are too high by more than the limit are rescaled, and a pause is told") {
   const test::PolicyWorld world(tight());
   const auto honest = play_spoilt(world, [](float p, PageId) { return p; });
