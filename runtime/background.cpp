@@ -48,4 +48,11 @@ bool Background::cancel(PageId page) {
   return true;
 }
 
+void Background::cancel_if(const std::function<bool(PageId)>& unwanted) {
+  const std::vector<PageId> queued(queue_.begin(), queue_.end());
+  for (const PageId page : queued) {
+    if (unwanted(page)) cancel(page);
+  }
+}
+
 }  // namespace lehr::runtime

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "placement/model.hpp"
@@ -33,6 +34,7 @@ class Background {
 
   /// Takes the page out of the queue and gives its slot back; false if it is not in flight.
   bool cancel(PageId page);
+  void cancel_if(const std::function<bool(PageId)>& unwanted);
 
   std::size_t depth() const { return queue_.size(); }
 

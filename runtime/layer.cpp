@@ -294,6 +294,10 @@ void Runtime::apply(Layer& layer) {
 /// Starts a promotion, or counts what refuses it.
 void Runtime::promote(Layer& layer, const Promotion& m) {
   if (resident(table_.residency[m.page], kHbm) || (table_.flags[m.page] & kInFlight) != 0) return;
+  if (home_.keeps() && !home_.is_kept(m.page)) {  // it may have to move down before it arrives
+    ++layer.report.refused_promotions;
+    return;
+  }
   if (!resident(table_.residency[m.page], home_.home())) {
     if (!home_.has_below() ||
         !home_.stage(m.page, true, layer.load, moves_bytes_ ? &layer.ops : nullptr)) {

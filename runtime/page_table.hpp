@@ -73,6 +73,8 @@ class PageTable {
   std::uint32_t group_offset(std::uint32_t of_layer, std::uint32_t head) const {
     return (of_layer * kv_heads_ + head) * kRun;
   }
+  /// Numbers token blocks; of any page of the block.
+  std::uint32_t block_index(PageId page) const { return page / chunk_rows_ * kRun + page % kRun; }
   std::uint32_t rows() const { return static_cast<std::uint32_t>(residency.size()); }
   std::uint32_t live_pages() const { return live_blocks_ * layers_ * kv_heads_; }
   PageColumns columns() const;
@@ -114,8 +116,6 @@ class PageTable {
   std::vector<std::vector<SlotId>> slot;  ///< by tier
 
  private:
-  std::uint32_t block_index(PageId base) const { return base / chunk_rows_ * kRun + base % kRun; }
-
   std::uint32_t layers_;
   std::uint32_t kv_heads_;
   std::uint32_t chunk_rows_;

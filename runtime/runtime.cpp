@@ -169,6 +169,7 @@ void Runtime::open_block(Sequence& s) {
   }
   const PageId base = s.chunk + s.chunk_used++;
   table_.open_block(base, static_cast<std::uint32_t>(s.blocks.size()), s.number);
+  home_.opened(base);
   s.blocks.push_back(base);
 }
 
@@ -323,6 +324,7 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
     return refused(Reason::kNoSpace,
                    fmt::format("{} pages for {} free pages below HBM", full * held_.size(), room));
   }
+  if (home_.keeps()) LEHR_TRY(make_room_at_home(full * held_.size()));
   const bool partial = s->tokens % g.page_tokens != 0;
   if (partial && table_.block_refs(s->blocks.back()) > 1) own_tail(*s);
   const std::size_t before = s->blocks.size();
@@ -349,6 +351,62 @@ Status Runtime::append(SequenceId id, std::uint64_t tokens) {
   }
   totals_.link[to_home_].add(page_bytes_, static_cast<std::uint32_t>(filled.size()));
   tell_new(filled, {});
+  return moves_bytes_ ? machine_->set_up(ops) : Status{};
+}
+
+/// Between steps: what links carried.
+void Runtime::add_to_totals(const placement::LayerLoad& load) {
+  for (std::size_t i = 0; i < load.link.size(); ++i) {
+    totals_.link[i].bytes += load.link[i].bytes + load.stall[i].bytes;
+    totals_.link[i].count += load.link[i].count + load.stall[i].count;
+  }
+}
+
+/// Between steps, so that what comes finds room: other pages move down.
+Status Runtime::make_room_at_home(std::uint64_t pages) {
+  if (pages > table_.slots(home_.home()).capacity()) {
+    return refused(Reason::kNoSpace, fmt::format("{} pages for a home tier of {}", pages,
+                                                 table_.slots(home_.home()).capacity()));
+  }
+  placement::LayerLoad load;
+  std::vector<PageOp> ops;
+  Status made =
+      home_.make_room(static_cast<std::uint32_t>(pages), load, moves_bytes_ ? &ops : nullptr);
+  add_to_totals(load);
+  if (moves_bytes_ && !ops.empty()) LEHR_TRY(machine_->set_up(ops));
+  return made;
+}
+
+Status Runtime::keep_up(std::span<const SequenceId> sequences) {
+  if (in_step_) return invalid("pages cannot be brought up inside a step");
+  for (const SequenceId id : sequences) {
+    if (find(id) == nullptr) return not_found(fmt::format("no sequence {}", id));
+  }
+  if (!home_.has_below()) return {};
+  home_.keep_none();
+  for (const SequenceId id : sequences) {
+    for (const PageId base : find(id)->blocks) home_.keep(base);
+  }
+  background_.cancel_if([this](PageId page) { return !home_.is_kept(page); });
+  std::vector<PageId> coming;
+  for (const SequenceId id : sequences) {
+    for (const PageId base : find(id)->blocks) {
+      if (home_.moved_down(base) == 0) continue;
+      for (const std::uint32_t group : held_) {
+        const PageId page = base + group * PageTable::kRun;
+        if (home_.is_down(page)) coming.push_back(page);
+      }
+    }
+  }
+  if (coming.empty()) return {};
+  std::sort(coming.begin(), coming.end());  // forks share pages
+  coming.erase(std::unique(coming.begin(), coming.end()), coming.end());
+  LEHR_TRY(make_room_at_home(coming.size()));
+  placement::LayerLoad load;
+  std::vector<PageOp> ops;
+  for (const PageId page : coming)
+    LEHR_TRY(home_.stage(page, false, load, moves_bytes_ ? &ops : nullptr));
+  add_to_totals(load);
   return moves_bytes_ ? machine_->set_up(ops) : Status{};
 }
 
@@ -477,7 +535,12 @@ Status Runtime::suspend(SequenceId id) {
   if (s->suspended) return {};
   const bool partial = s->tokens % options_.geometry.page_tokens != 0;
   const bool own_tail_block = partial && table_.block_refs(s->blocks.back()) == 1;
-  if (own_tail_block && table_.slots(home_.home()).available() < held_.size()) {
+  for (const PageId base : s->blocks) {
+    if (home_.keeps() && table_.block_refs(base) == 1) home_.let_go(base);
+  }
+  Status room = own_tail_block ? make_room_at_home(held_.size()) : Status{};
+  if (!room) {
+    if (room.error().code != Code::kRefused) return room;
     return refused(Reason::kLowerTierBusy,
                    fmt::format("the home tier has no room for the {} tail pages of sequence {}",
                                held_.size(), id));
@@ -496,10 +559,7 @@ Status Runtime::suspend(SequenceId id) {
   }
   tell_policy_left(left);
   s->suspended = true;
-  for (std::size_t i = 0; i < load.link.size(); ++i) {
-    totals_.link[i].bytes += load.link[i].bytes;
-    totals_.link[i].count += load.link[i].count;
-  }
+  add_to_totals(load);
   return moves_bytes_ ? machine_->set_up(ops) : Status{};
 }
 

@@ -150,6 +150,12 @@ class Runtime {
   Status resume(SequenceId sequence);
   Status release(SequenceId sequence);
 
+  /// For attention that may read any page of a sequence: those that lie below the home tier only
+  /// come up, and all stay above it until the next call names other sequences; pages that these
+  /// then gain, too. kRefused where the home tier cannot hold them, others' pages moved down, at
+  /// most. Nothing to do where no tier is below.
+  Status keep_up(std::span<const SequenceId> sequences);
+
   /// Rolls back to the first `tokens`: pages past them are let go. A page that is partial then is a
   /// new one, whose contents the next write brings.
   Status truncate(SequenceId sequence, std::uint64_t tokens);
@@ -224,6 +230,8 @@ class Runtime {
   void place_page(PageId page, std::uint32_t written, bool to_hbm, std::vector<PageOp>& ops);
   void place_blocks(std::span<const SequenceId> ids, std::size_t first, std::vector<PageOp>& ops);
   void fill_tail(PageId page, std::uint32_t tokens, std::vector<PageOp>& ops);
+  void add_to_totals(const placement::LayerLoad& load);
+  Status make_room_at_home(std::uint64_t pages);
 
   Status send_tail_home(PageId page, placement::LayerLoad& load, std::vector<PageOp>& ops);
   Result<bool> leave_hbm(PageId page, bool tail, placement::LayerLoad& load,

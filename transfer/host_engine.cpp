@@ -2,7 +2,9 @@
 #include "transfer/host_engine.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 #include "transfer/arena.hpp"
 
@@ -108,6 +110,38 @@ Result<std::unique_ptr<TransferEngine>> make_host_engine(HostEngineConfig config
   parts.clock = config.clock;
   parts.max_jobs = config.max_jobs;
   return TransferEngine::create(std::move(parts));
+}
+
+Status take_all_slots(TransferEngine& engine, TierId tier) {
+  const SlotId count = engine.tier(tier).slots().usage().capacity;
+  std::vector<SlotId> slots(count);
+  LEHR_TRY(engine.allocate(tier, slots));
+  const bool numbered =
+      std::all_of(slots.begin(), slots.end(), [count](SlotId s) { return s < count; });
+  return numbered ? Status{} : internal_error("transfer: slots are not numbered from 0");
+}
+
+Result<std::string> scratch_folder(const std::string& wanted) {
+  if (!wanted.empty()) return wanted;
+  std::error_code error;
+  std::string found = std::filesystem::temp_directory_path(error).string();
+  if (error) return not_found("no folder for temporary files ($TMPDIR): " + error.message());
+  return found;
+}
+
+const char* what_failed(const MoveResult& result) {
+  switch (result.reason) {
+    case Reason::kChecksum:
+      return "the bytes read are not those that were written (checksum)";
+    case Reason::kGeneration:
+      return "the source holds another page or version";
+    case Reason::kTruncated:
+      return "the file ends before the page does";
+    case Reason::kNoSpace:
+      return "no space is left";
+    default:
+      return result.code == Code::kCancelled ? "cancelled" : "the device failed";
+  }
 }
 
 }  // namespace lehr::transfer

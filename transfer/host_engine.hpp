@@ -46,4 +46,13 @@ struct HostEngineConfig {
 /// stats().notices.
 Result<std::unique_ptr<TransferEngine>> make_host_engine(HostEngineConfig config);
 
+/// Takes every slot of a tier, for whoever hands them out itself, from 0 on.
+Status take_all_slots(TransferEngine& engine, TierId tier);
+
+/// `wanted`, or where that is empty the folder for temporary files.
+Result<std::string> scratch_folder(const std::string& wanted);
+
+/// What was wrong with a move that did not end well.
+const char* what_failed(const MoveResult& result);
+
 }  // namespace lehr::transfer

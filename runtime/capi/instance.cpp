@@ -104,6 +104,7 @@ Result<contents::ContentsOptions> contents_options(const config::Config& config)
 Result<std::unique_ptr<runtime::Machine>> make_on_device(Instance& instance,
                                                          std::unique_ptr<contents::KvDevice> device,
                                                          const std::vector<std::uint32_t>& pages,
+                                                         const transfer::FaultPlan& faults,
                                                          contents::DeviceContents*& made) {
   const config::Config& config = instance.config;
   const placement::Platform& platform = instance.platform;
@@ -120,6 +121,11 @@ Result<std::unique_ptr<runtime::Machine>> make_on_device(Instance& instance,
   LEHR_ASSIGN(options.contents, contents_options(config));
   options.tier_pages = pages;
   options.home = platform.home;
+  for (std::size_t t = 1; t < platform.tiers.size(); ++t) {
+    if (platform.tiers[t].name == "nvme") options.below = static_cast<TierId>(t);
+  }
+  options.nvme_directory = config.nvme_path;
+  options.faults = faults;
   options.sequences = static_cast<std::uint32_t>(config.step_sequences);
   options.tokens = config.step_tokens;
   options.plan_pages = config.step_plan_pages;
@@ -167,7 +173,7 @@ Status open_step_level(Instance& instance, const transfer::FaultPlan& faults,
     machine = runtime::make_sim_machine();
   } else if (instance.machine == MachineKind::kCuda) {
     LEHR_ASSIGN(machine,
-                make_on_device(instance, std::move(device), options.tier_pages, on_device));
+                make_on_device(instance, std::move(device), options.tier_pages, faults, on_device));
   } else {
     runtime::HostMachineOptions host;
     host.platform = instance.platform;
@@ -263,11 +269,12 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
 Result<transfer::FaultPlan> faults_of(const config::Config& config, MachineKind machine) {
   auto plan = transfer::FaultPlan::parse(config.top_faults);
   if (!plan) return invalid("faults: " + plan.error().what);
-  const bool files = machine == MachineKind::kCuda && config.placement_block_bytes > 0;
+  const bool files = machine == MachineKind::kCuda &&
+                     (config.placement_block_bytes > 0 || config.capacity_nvme.set());
   if (!plan->faults.empty() && machine != MachineKind::kHost && !files) {
     return invalid(
-        "faults: of transfers of the host machine, or of files of the placement level; expected "
-        "machine = \"host\"");
+        "faults: of transfers of the host machine, or of files on a GPU's; expected machine = "
+        "\"host\"");
   }
   return plan;
 }

@@ -36,7 +36,8 @@ struct DeviceContents::Tail {
 /// Moves nothing itself.
 class DeviceContents::Recorder final : public runtime::Machine {
  public:
-  explicit Recorder(std::shared_ptr<std::vector<PageOp>> ops) : ops_(std::move(ops)) {}
+  Recorder(std::shared_ptr<std::vector<PageOp>> ops, const FileBelow* below)
+      : ops_(std::move(ops)), below_(below) {}
   runtime::MachineTraits traits() const override { return {.moves_bytes = true}; }
   Status set_up(std::span<const PageOp> ops) override {
     ops_->insert(ops_->end(), ops.begin(), ops.end());
@@ -47,10 +48,13 @@ class DeviceContents::Recorder final : public runtime::Machine {
   }
   Status drain() override { return {}; }
   Seconds take_measured() override { return 0; }
-  std::vector<std::string> notes() const override { return {}; }
+  std::vector<std::string> notes() const override {
+    return below_ == nullptr ? std::vector<std::string>{} : below_->notices();
+  }
 
  private:
   std::shared_ptr<std::vector<PageOp>> ops_;
+  const FileBelow* below_;
 };
 
 DeviceContents::DeviceContents(const DeviceContentsOptions& options,
@@ -71,10 +75,9 @@ Result<std::unique_ptr<DeviceContents>> DeviceContents::create(const DeviceConte
   if (options.contents.rounding != Rounding::kNone)
     return unsupported("step.rounding: only machine = \"host\" rounds pages");
   for (std::size_t t = 1; t < options.tier_pages.size(); ++t) {
-    if (t != options.home && options.tier_pages[t] > 0) {
+    if (t != options.home && t != options.below && options.tier_pages[t] > 0) {
       return unsupported(
-          "capacity: on a GPU contents live in HBM and on their home tier, where attention reads "
-          "them; a tier below it cannot be read in place");
+          "capacity: on a GPU contents live in HBM, on their home tier and in one file below it");
     }
   }
   std::unique_ptr<DeviceContents> made(new DeviceContents(options, std::move(device)));
@@ -108,14 +111,28 @@ DeviceContents::~DeviceContents() {
 
 Status DeviceContents::make_memory() {
   LEHR_ASSIGN(hbm_, device_->memory(Bytes{options_.tier_pages[kHbm]} * page_bytes_));
-  LEHR_ASSIGN(home_, device_->pinned(Bytes{options_.tier_pages[options_.home]} * page_bytes_));
+  const std::uint32_t home_pages = options_.tier_pages[options_.home];
+  const bool file = options_.below != 0 && options_.tier_pages[options_.below] > 0;
+  home_stride_ = file ? FileBelow::stride(page_bytes_) : page_bytes_;
+  LEHR_ASSIGN(home_, device_->pinned(home_pages * home_stride_));
+  if (file) {
+    FileBelowOptions below;
+    below.home = options_.home;
+    below.below = options_.below;
+    below.page_bytes = page_bytes_;
+    below.home_pages = home_pages;
+    below.pages = options_.tier_pages[options_.below];
+    below.directory = options_.nvme_directory;
+    below.faults = options_.faults;
+    LEHR_ASSIGN(below_, FileBelow::create(below, {home_.host, home_.bytes}));
+  }
   LEHR_ASSIGN(reads_, device_->memory(64));
   LEHR_ASSIGN(answer_, device_->pinned(64));
   return {};
 }
 
 std::unique_ptr<runtime::Machine> DeviceContents::make_machine() {
-  return std::make_unique<Recorder>(ops_);
+  return std::make_unique<Recorder>(ops_, below_.get());
 }
 
 void DeviceContents::attach(runtime::Runtime& runtime) {
@@ -127,6 +144,7 @@ void DeviceContents::attach(runtime::Runtime& runtime) {
   layout.home = options_.home;
   layout.hbm = hbm_.device;
   layout.home_base = home_.device;
+  layout.home_stride = home_stride_;
   rows_.begin(layout, runtime, options_.tier_pages[kHbm]);
 }
 
@@ -186,6 +204,7 @@ Status DeviceContents::own_tail(SequenceState& state, bool keep) {
 
 /// A partial page leaves the device with its sequence; shared ones stay with the others.
 Status DeviceContents::suspended(SequenceId id) {
+  LEHR_TRY(move_below());
   SequenceState& state = sequences_.at(id);
   if (runtime_->tokens(id).value_or(0) % geometry_.page_tokens == 0) state.tail.reset();
   if (!state.tail || state.tail.use_count() > 1 || state.tail->block.host != nullptr) return {};
@@ -207,6 +226,46 @@ Status DeviceContents::resumed(SequenceId id) {
   LEHR_TRY(device_->copy(fresh->block.device, state.tail->block.device, state.tail->block.bytes,
                          Lane::kMain));
   state.tail = std::move(fresh);  // freeing the other waits for the copy
+  return {};
+}
+
+// ---------------------------------------------------------------------- below the home tier
+
+/// All pages of these sequences can be read from here on.
+Status DeviceContents::keep_up(std::span<const SequenceId> sequences) {
+  if (!below_) return {};
+  LEHR_TRY(Status(below_failed_));
+  Status kept = runtime_->keep_up(sequences);
+  LEHR_TRY(move_below());
+  return kept;
+}
+
+/// Carries out what the step loop wants moved to and from the file. That comes before everything
+/// else that it wants: what goes down is no page of the batch, and nothing that was listed before
+/// touches its place.
+Status DeviceContents::move_below() {
+  if (!below_) return {};
+  std::vector<PageOp> moves;
+  std::erase_if(*ops_, [&](const PageOp& op) {
+    const bool passes = op.from == options_.below || op.to == options_.below;
+    if (passes) moves.push_back(op);
+    return passes;
+  });
+  if (moves.empty()) return {};
+  LEHR_TRY(drain_lanes());
+  for (const PageOp& op : moves) rows_.touch(op.page);
+  moved_ += moves.size();
+  Status moved = below_->run(moves);
+  if (!moved) below_failed_ = moved;
+  return moved;
+}
+
+/// Everything that was enqueued has run.
+Status DeviceContents::drain_lanes() {
+  for (const Lane lane : {Lane::kMain, Lane::kSide}) {
+    LEHR_ASSIGN(const Mark here, device_->mark(lane));
+    LEHR_TRY(device_->wait_host(here));
+  }
   return {};
 }
 
@@ -289,10 +348,12 @@ Status DeviceContents::begin(std::span<const SequenceId> batch,
   LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
   LEHR_TRY(device_->wait(Lane::kMain, beside));
   arrive();
+  LEHR_TRY(move_below());
   ops_->clear();
   batch_ = std::move(members);
   LEHR_TRY(take_feedback());
-  Status ready = single ? runtime_->begin_step(batch) : grow();
+  Status ready = keep_up(batch);
+  if (ready) ready = single ? runtime_->begin_step(batch) : grow();
   if (!ready) {
     batch_.clear();
     return ready;
@@ -307,6 +368,7 @@ Status DeviceContents::begin(std::span<const SequenceId> batch,
       ready = own_tail(state, single && m.before % geometry_.page_tokens != 0);
   }
   if (single && ready) ready = run_layers();
+  if (Status below = move_below(); !below && ready) ready = below;
   note_ops(!single);
   if (ready) ready = send_tables();
   if (ready) ready = single ? send_moves() : send_chunk();
@@ -326,6 +388,7 @@ Status DeviceContents::grow() {
       LEHR_TRY(runtime_->truncate(batch_[j].id, batch_[j].before));
       LEHR_TRY(roll_back(batch_[j]));
     }
+    LEHR_TRY(move_below());
     ops_->clear();
     return grown;
   }
@@ -645,6 +708,7 @@ Status DeviceContents::truncate(SequenceId id, std::uint64_t tokens) {
     LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
     LEHR_TRY(device_->wait(Lane::kMain, beside));
     arrive();
+    LEHR_TRY(keep_up({&id, 1}));
     // The page that is partial from now on comes back to where it can be written.
     LEHR_ASSIGN(tail, new_tail());
     std::vector<PagePair> pairs;
@@ -689,6 +753,7 @@ Status DeviceContents::gather(std::uint32_t layer, std::span<const SequenceId> i
     LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
     LEHR_TRY(device_->wait(Lane::kMain, beside));
     arrive();
+    LEHR_TRY(keep_up(ids));
   }
   kernels::StepShape s = shape(static_cast<std::uint32_t>(ids.size()), 1);
   const std::uint32_t heads = geometry_.kv_heads;

@@ -9,6 +9,7 @@
 
 #include "runtime/contents/contents.hpp"
 #include "runtime/contents/device_rows.hpp"
+#include "runtime/contents/file_below.hpp"
 #include "runtime/contents/kv_device.hpp"
 #include "runtime/contents/staging.hpp"
 #include "runtime/contents/step_layers.hpp"
@@ -19,6 +20,9 @@ struct DeviceContentsOptions {
   ContentsOptions contents;  ///< f16 or bf16, no rounding
   std::vector<std::uint32_t> tier_pages;
   TierId home = 0;
+  TierId below = 0;             ///< a file below it; 0: none
+  std::string nvme_directory;   ///< of that file, which vanishes with the process; empty: $TMPDIR
+  transfer::FaultPlan faults;   ///< of its transfers
   std::uint32_t sequences = 0;  ///< of a batch, at most; with `tokens`: tables never move, so that
                                 ///< steps may be captured. 0: they grow
   std::uint64_t tokens = 0;     ///< of a sequence, at most
@@ -34,11 +38,15 @@ struct DeviceContentsOptions {
 /// replayed: then begin() and end() alone are called, with the graph's launch between. Of a step's
 /// selected pages the policy is told `plan_pages`, a layer of a sequence at a time, in turn.
 ///
+/// Where a file is below the home tier, no page of a batch's sequences lies there only: begin() and
+/// what else reads a sequence brings its pages up, others' go down for them, and the call waits for
+/// that and for what was enqueued before. So it is for sequences that wait their turn.
+///
 /// The partial page of each sequence lies in memory of its own, beside the tiers' slots, and leaves
 /// the device when the sequence is suspended.
 class DeviceContents final : public Contents {
  public:
-  /// kUnsupported where the kernels do not offer the geometry, or pages would live below home.
+  /// kUnsupported where the kernels do not offer the geometry, or pages would live elsewhere.
   static Result<std::unique_ptr<DeviceContents>> create(const DeviceContentsOptions& options,
                                                         std::unique_ptr<KvDevice> device);
   ~DeviceContents() override;
@@ -116,6 +124,9 @@ class DeviceContents final : public Contents {
 
   // Steps (device_contents.cpp).
   Status make_memory();
+  Status keep_up(std::span<const SequenceId> sequences);
+  Status move_below();
+  Status drain_lanes();
   Result<std::shared_ptr<Tail>> new_tail();
   Status own_tail(SequenceState& state, bool keep);
   Status fit(std::span<const Member> batch);
@@ -176,6 +187,7 @@ class DeviceContents final : public Contents {
   KvGeometry geometry_;
   DType dtype_;
   std::uint32_t page_bytes_;
+  Bytes home_stride_ = 0;  ///< from place to place of the home tier
   std::unique_ptr<KvDevice> device_;
   Staging staging_;
   DeviceRows rows_;
@@ -185,6 +197,9 @@ class DeviceContents final : public Contents {
   std::uint64_t stamps_ = 0;
   std::vector<Block> spare_tails_;
   std::vector<Block> kept_;  ///< outgrown, but captured graphs name them
+
+  std::unique_ptr<FileBelow> below_;
+  Status below_failed_;  ///< from then on nothing can be relied on
 
   Block hbm_, home_, tables_, lengths_, reads_, answer_;
   Block boxes_, selection_, counts_, mass_, peak_, pairs_, totals_, k_, v_, q_, out_;

@@ -25,8 +25,9 @@ class DeviceRows {
     DType dtype = DType::kF16;
     std::uint32_t page_bytes = 0;
     TierId home = 0;
-    std::uint64_t hbm = 0;        ///< address of slot 0
-    std::uint64_t home_base = 0;  ///< likewise
+    std::uint64_t hbm = 0;          ///< address of slot 0
+    std::uint64_t home_base = 0;    ///< likewise
+    std::uint64_t home_stride = 0;  ///< from slot to slot
   };
 
   void begin(const Layout& layout, const runtime::Runtime& runtime, std::uint32_t hbm_slots);
@@ -50,7 +51,7 @@ class DeviceRows {
     return layout_.hbm + std::uint64_t{slot} * layout_.page_bytes;
   }
   std::uint64_t home(SlotId slot) const {
-    return layout_.home_base + std::uint64_t{slot} * layout_.page_bytes;
+    return layout_.home_base + std::uint64_t{slot} * layout_.home_stride;
   }
   /// Where a full page is read now; kAbsentPage: nowhere.
   kernels::PageEntry entry_of(PageId page) const;

@@ -500,7 +500,10 @@ LEHR_API lehr_status lehr_step_totals(lehr_runtime runtime, lehr_step_report* ou
  * On cuda, calls enqueue on the stream that the step began with and return; gather, truncate and
  * reorder go on with the last one. Elements are f16 or bf16, and pages live in HBM and in host
  * memory, where attention reads them in place; the policy decides at the beginning of a step from
- * what the step before selected. The appends and attends of a step of one token each may be
+ * what the step before selected. With capacity.nvme, sequences that wait for their turn may lie in
+ * a file (in the directory nvme.path): begin, gather and truncate bring the pages of theirs up and
+ * others' down, wait for that and for what was enqueued before, and are REFUSED where host memory
+ * cannot hold the batch. The appends and attends of a step of one token each may be
  * captured into a CUDA graph, all of them, once step.sequences and step.tokens are set and a step
  * like it ran before: begin, launch the graph, end, with no append or attend in between, while
  * sequences grow and pages move. The graph serves batches up to the captured one. begin, end,

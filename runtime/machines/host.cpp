@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <map>
-#include <system_error>
 #include <unordered_set>
 
 #include <fmt/core.h>
@@ -31,21 +29,6 @@ transfer::Cause cause_of(const PageOp& op) {
   return op.to == kHbm     ? transfer::Cause::kPromotion
          : op.to > op.from ? transfer::Cause::kDemotion
                            : transfer::Cause::kDemandLoad;
-}
-
-const char* what_failed(const transfer::MoveResult& result) {
-  switch (result.reason) {
-    case Reason::kChecksum:
-      return "the bytes read are not those that were written (checksum)";
-    case Reason::kGeneration:
-      return "the source holds another page or version";
-    case Reason::kTruncated:
-      return "the file ends before the page does";
-    case Reason::kNoSpace:
-      return "no space is left";
-    default:
-      return result.code == Code::kCancelled ? "cancelled" : "the device failed";
-  }
 }
 
 class Host final : public HostMachine {
@@ -257,7 +240,7 @@ class Host final : public HostMachine {
         return Error{r.code, r.reason,
                      fmt::format("moving page {} (version {}) from {} to {}: {}", r.page, r.version,
                                  engine_->tier(r.from.tier).name(), engine_->tier(r.to.tier).name(),
-                                 what_failed(r))};
+                                 transfer::what_failed(r))};
       }
     }
     return {};
@@ -284,17 +267,6 @@ class Host final : public HostMachine {
   Seconds measured_ = 0;
 };
 
-/// The runtime hands out slots itself: the engine's are all taken at once, so that their numbers
-/// agree.
-Status take_all(transfer::TransferEngine& engine, TierId tier, std::uint32_t count) {
-  std::vector<SlotId> slots(count);
-  LEHR_TRY(engine.allocate(tier, slots));
-  for (std::uint32_t i = 0; i < count; ++i) {
-    if (slots[i] >= count) return internal_error("host machine: slots are not numbered from 0");
-  }
-  return {};
-}
-
 Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, PageSource* source) {
   const placement::Platform& platform = options.platform;
   transfer::HostEngineConfig config;
@@ -315,15 +287,9 @@ Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, Pag
     files = true;
     transfer::PageFileConfig file;
     file.name = platform.tiers[t].name;
-    file.path = options.nvme_directory;
-    if (file.path.empty()) {
-      std::error_code error;
-      file.path = std::filesystem::temp_directory_path(error).string();
-      if (error) {
-        return not_found(fmt::format("{}: no folder for temporary files ($TMPDIR): {}", file.name,
-                                     error.message()));
-      }
-    }
+    auto folder = transfer::scratch_folder(options.nvme_directory);
+    if (!folder) return not_found(file.name + ": " + folder.error().what);
+    file.path = *std::move(folder);
     file.pages = pages;
     file.page_bytes = options.page_bytes;
     config.files.push_back(file);
@@ -333,7 +299,7 @@ Result<std::unique_ptr<HostMachine>> make(const HostMachineOptions& options, Pag
   for (std::size_t t = 0; t < engine->tiers(); ++t) {
     const bool home = t == platform.home;
     const std::uint32_t pages = options.tier_pages[t] + (home ? kStagingSlots : 0);
-    LEHR_TRY(take_all(*engine, static_cast<TierId>(t), pages));
+    LEHR_TRY(transfer::take_all_slots(*engine, static_cast<TierId>(t)));
     for (std::uint32_t i = options.tier_pages[t]; i < pages; ++i) staging.push_back(i);
   }
   return std::unique_ptr<HostMachine>(

@@ -64,6 +64,19 @@ TEST_CASE("gpu contents: the same bits wherever pages live") {
   CHECK(stats->moved_pages > 0);
 }
 
+TEST_CASE("gpu contents: the same bits where most pages lie in a file meanwhile") {
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 4)));
+  const std::string policy = GENERATE("lru", "table");
+  CAPTURE(seed, policy);
+  DeviceWorld all({}, gpu());
+  DeviceWorld few({.hbm = 48, .host = 110, .nvme = 4000, .policy = policy}, gpu());
+  CHECK(Turns(all, few, seed).take(200) == 0);
+  CHECK(all.wrong_rows() == 0);
+  CHECK(few.wrong_rows() == 0);
+  CHECK(few.runtime->validate());
+  CHECK(few.runtime->totals().link[2].count > 300);
+}
+
 TEST_CASE("gpu contents: the same life twice, all pages in HBM, gives the same bits") {
   const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 4)));
   DeviceWorld one({}, gpu());

@@ -40,6 +40,21 @@ TEST_CASE("device contents: the same bits wherever pages live, in any order that
   CHECK(stats->moved_pages > 0);
 }
 
+TEST_CASE("device contents: the same bits where most pages lie in a file meanwhile") {
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 3)));
+  const std::string policy = GENERATE("lru", "table");
+  CAPTURE(seed, policy);
+  DeviceWorld all({.seed = seed * 2});
+  // Room at home for one long sequence or two; up to five live.
+  DeviceWorld few({.hbm = 48, .host = 110, .nvme = 2000, .policy = policy, .seed = seed * 2 + 1});
+  CHECK(Turns(all, few, seed).take(policy == "lru" ? 80 : 40) == 0);
+  CHECK(all.wrong_rows() == 0);
+  CHECK(few.wrong_rows() == 0);
+  CHECK(few.runtime->validate());
+  CHECK(few.runtime->totals().link[2].count > 50);  // came up
+  CHECK(few.runtime->totals().link[3].count > 50);  // went down
+}
+
 TEST_CASE("device contents: lanes that do not wait for each other are found out") {
   std::size_t found = 0;
   for (std::uint64_t seed = 1; seed <= 3 && found == 0; ++seed) {
@@ -120,6 +135,104 @@ TEST_CASE("device contents: a captured step replays while pages move") {
                                       std::vector<std::uint32_t>{1, 1, 1}, nullptr));
 }
 
+TEST_CASE("device contents: captured steps of sequences that take turns above a file") {
+  DeviceWorld world({.hbm = 30, .host = 40, .nvme = 200, .sequences = 1, .tokens = 200});
+  Rng random(5);
+  const std::vector<std::uint32_t> ids = {world.create(), world.create()};
+  for (const std::uint32_t id : ids) (void)world.run({id}, {some_tokens(random, 80)}, {});
+  (void)world.run({ids[0]}, {some_tokens(random, 1)}, {});
+  std::vector<contents::Tensor> k, v, q, out;
+  for (std::uint32_t l = 0; l < kLayers; ++l) {
+    k.push_back(DeviceWorld::tensor(world.room(kHeads * kDim), 1, kHeads, 1, false));
+    v.push_back(DeviceWorld::tensor(world.room(kHeads * kDim), 1, kHeads, 1, false));
+    q.push_back(DeviceWorld::tensor(world.room(kQHeads * kDim), 1, kQHeads, 1, false));
+    out.push_back(DeviceWorld::tensor(world.room(kQHeads * kDim), 1, kQHeads, 1, false));
+  }
+  std::vector<FakeKvDevice::Op> graph;
+  for (std::uint32_t step = 0; step < 24; ++step) {
+    CAPTURE(step);
+    const std::uint32_t id = ids[step / 3 % 2];
+    const std::vector<Tokens> tokens = {some_tokens(random, 1)};
+    for (std::uint32_t l = 0; l < kLayers; ++l) {
+      std::memcpy(k[l].data, world.made(0, l, kHeads, tokens, 1, false).data, kHeads * kDim * 2);
+      std::memcpy(v[l].data, world.made(1, l, kHeads, tokens, 1, false).data, kHeads * kDim * 2);
+      std::memcpy(q[l].data, world.made(2, l, kQHeads, tokens, 1, false).data, kQHeads * kDim * 2);
+    }
+    world.begin({id}, tokens);
+    if (step == 0) {
+      world.device->begin_capture();
+      for (std::uint32_t l = 0; l < kLayers; ++l) {
+        REQUIRE(world.contents->append(l, k[l], v[l]));
+        contents::AttendCall call;
+        call.q = q[l];
+        call.out = out[l];
+        REQUIRE(world.contents->attend(l, call));
+      }
+      graph = world.device->end_capture();
+    }
+    world.device->replay(graph);
+    REQUIRE(world.contents->end());
+    world.finish();
+    for (std::uint32_t l = 0; l < kLayers; ++l)
+      CHECK(distance(out[l], 0, world.text.at(id), 1, l) < 2e-3);
+  }
+  CHECK(world.wrong_rows() == 0);
+  CHECK(world.runtime->totals().link[2].count > 50);
+}
+
+TEST_CASE("device contents: a batch that the home tier cannot hold is refused, and stays whole") {
+  DeviceWorld world({.hbm = 30, .host = 40, .nvme = 200});
+  Rng random(3);
+  const std::uint32_t a = world.create(), b = world.create();
+  for (const std::uint32_t id : {a, b}) (void)world.run({id}, {some_tokens(random, 80)}, {});
+  // Five pages of 6 groups each: 60 for 40 places.
+  const Status both = world.contents->begin(std::vector<runtime::SequenceId>{a, b},
+                                            std::vector<std::uint32_t>{1, 1}, nullptr);
+  REQUIRE_FALSE(both);
+  CHECK(both.error().code == Code::kRefused);
+  const Status longer = world.contents->begin(std::vector<runtime::SequenceId>{a},
+                                              std::vector<std::uint32_t>{40}, nullptr);
+  REQUIRE_FALSE(longer);
+  CHECK(longer.error().code == Code::kRefused);
+  for (const std::uint32_t id : {b, a}) {
+    const auto outs = world.run({id}, {some_tokens(random, 1)}, {});
+    world.finish();
+    for (std::uint32_t l = 0; l < kLayers; ++l)
+      CHECK(distance(outs[l], 0, world.text.at(id), 1, l) < 2e-3);
+  }
+  CHECK(world.wrong_rows() == 0);
+}
+
+TEST_CASE("device contents: what the file returns wrong is found, and ends what relies on it") {
+  const auto [plan, code] = GENERATE(table<const char*, Code>({{"read#20=eio", Code::kIo},
+                                                               {"read#20=bitflip", Code::kCorrupt},
+                                                               {"write#7=enospc", Code::kIo}}));
+  CAPTURE(plan);
+  const auto faults = transfer::FaultPlan::parse(plan);
+  REQUIRE(faults);
+  DeviceWorld world({.hbm = 30, .host = 40, .nvme = 200, .faults = *faults});
+  Rng random(3);
+  const std::uint32_t a = world.create(), b = world.create();
+  Status failed;
+  for (std::uint32_t turn = 0; turn < 8 && failed; ++turn) {
+    const std::uint32_t id = turn % 2 == 0 ? a : b;
+    const std::uint32_t count = turn < 2 ? 80 : 1;
+    failed = world.contents->begin(std::vector<runtime::SequenceId>{id},
+                                   std::vector<std::uint32_t>{count}, nullptr);
+    if (!failed) break;
+    (void)world.layers({some_tokens(random, count)}, {}, false);
+    REQUIRE(world.contents->end());
+  }
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().code == code);
+  for (const std::uint32_t id : {a, b}) {
+    CHECK(world.contents
+              ->begin(std::vector<runtime::SequenceId>{id}, std::vector<std::uint32_t>{1}, nullptr)
+              .error()
+              .code == code);
+  }
+}
+
 TEST_CASE("device contents: what cannot be is refused with a reason, and the step stays usable") {
   DeviceWorld world({.hbm = 24, .host = 30, .sequences = 2, .tokens = 200});
   Rng random(3);
@@ -177,7 +290,12 @@ TEST_CASE("device contents: offered are 16-bit elements, HBM and a home tier") {
   options.contents.element = contents::Element::kF16;
   REQUIRE(contents::DeviceContents::create(options, std::make_unique<FakeKvDevice>(1)));
   options.tier_pages = {16, 16, 4};
-  CHECK(code(options) == Code::kUnsupported);
+  CHECK(code(options) == Code::kUnsupported);  // a third tier that nobody named
+  options.below = 2;
+  REQUIRE(contents::DeviceContents::create(options, std::make_unique<FakeKvDevice>(1)));
+  options.nvme_directory = "/nowhere/at/all";
+  CHECK_FALSE(contents::DeviceContents::create(options, std::make_unique<FakeKvDevice>(1)));
+  options.below = 0;
   options.tier_pages = {16, 16};
   options.contents.geometry.head_dim = 24;
   CHECK(code(options) == Code::kUnsupported);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -152,5 +153,85 @@ inline std::size_t live(DeviceWorld& a, DeviceWorld& b, std::uint64_t seed, std:
   }
   return different;
 }
+
+/// Sequences that take turns in two worlds: one or two of several are in each batch, the others
+/// wait.
+class Turns {
+ public:
+  Turns(DeviceWorld& a, DeviceWorld& b, std::uint64_t seed) : worlds_{&a, &b}, random_(seed) {}
+
+  /// How many outputs differed, bit for bit.
+  std::size_t take(std::uint32_t turns) {
+    std::size_t different = 0;
+    for (std::uint32_t turn = 0; turn < turns; ++turn) {
+      const std::uint32_t what = random_.below(16);
+      change(what);
+      std::vector<std::uint32_t> batch = {any()};
+      if (const std::uint32_t other = any(); other != batch[0]) batch.push_back(other);
+      std::vector<Tokens> tokens;
+      for (const std::uint32_t id : batch) tokens.push_back(next(id, what >= 12));
+      different += run(batch, tokens);
+    }
+    return different;
+  }
+
+ private:
+  /// Two sequences of kMost tokens, with what forks of them share, fit the home tier of the test.
+  static constexpr std::size_t kPrompt = 80, kMost = 120;
+
+  std::uint32_t any() { return ids_[random_.below(static_cast<std::uint32_t>(ids_.size()))]; }
+  const Tokens& text(std::uint32_t id) const { return worlds_[0]->text.at(id); }
+  template <class Act>
+  void both(Act&& act) {
+    for (DeviceWorld* const w : worlds_) act(*w);
+  }
+
+  void change(std::uint32_t what) {
+    if (ids_.size() < 3 || (what == 0 && ids_.size() < 5)) {
+      ids_.push_back(worlds_[0]->create());
+      REQUIRE(worlds_[1]->create() == ids_.back());
+      const std::vector<Tokens> prompt = {some_tokens(random_, kPrompt)};
+      both([&](DeviceWorld& w) { (void)w.run({ids_.back()}, prompt, {}); });
+    } else if (what == 1 && ids_.size() < 5) {
+      const std::uint32_t parent = any();
+      ids_.push_back(worlds_[0]->fork(parent));
+      REQUIRE(worlds_[1]->fork(parent) == ids_.back());
+    } else if (what == 2) {
+      const std::uint32_t id = any();
+      both([&](DeviceWorld& w) { w.suspend(id); });
+      both([&](DeviceWorld& w) { w.resume(id); });
+    } else if (what == 3) {
+      const std::uint32_t id = any();
+      const std::size_t keep = random_.below(static_cast<std::uint32_t>(text(id).size() + 1));
+      both([&](DeviceWorld& w) { w.truncate(id, keep); });
+    } else if (what == 4) {
+      both([&](DeviceWorld& w) { w.release(ids_.back()); });
+      ids_.pop_back();
+    }
+  }
+
+  Tokens next(std::uint32_t id, bool chunk) {
+    const bool short_enough = text(id).size() < kMost - 40;
+    if (text(id).size() > kMost) both([&](DeviceWorld& w) { w.truncate(id, kMost / 2); });
+    return some_tokens(random_, chunk && short_enough ? 1 + random_.below(40) : 1);
+  }
+
+  std::size_t run(const std::vector<std::uint32_t>& batch, const std::vector<Tokens>& tokens) {
+    const bool alone =
+        std::all_of(tokens.begin(), tokens.end(), [](const Tokens& t) { return t.size() == 1; });
+    const ChoiceRule rule = alone && random_.below(2) == 0 ? half_of_the_pages() : ChoiceRule{};
+    std::vector<std::vector<contents::Tensor>> outs;
+    both([&](DeviceWorld& w) { outs.push_back(w.run(batch, tokens, rule)); });
+    both([](DeviceWorld& w) { w.finish(); });
+    std::size_t different = 0;
+    for (std::uint32_t l = 0; l < kLayers; ++l)
+      different += same_bits(outs[0][l], outs[1][l], tokens) ? 0 : 1;
+    return different;
+  }
+
+  std::array<DeviceWorld*, 2> worlds_;
+  Rng random_;
+  std::vector<std::uint32_t> ids_;
+};
 
 }  // namespace lehr::test

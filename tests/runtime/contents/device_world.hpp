@@ -28,12 +28,14 @@ inline std::uint16_t model_value(std::uint32_t what, std::uint64_t token, std::u
 struct WorldOptions {
   std::uint32_t hbm = 4096;
   std::uint32_t host = 4096;
+  std::uint32_t nvme = 0;
   std::string policy = "lru";
   std::uint64_t seed = 1;
   std::uint32_t sequences = 0;
   std::uint64_t tokens = 0;
   std::uint64_t plan_pages = 0;
   bool ignore_waits = false;
+  transfer::FaultPlan faults{};
 };
 
 /// A runtime with contents on the stand-in, and sequences whose tokens are known.
@@ -47,6 +49,11 @@ class DeviceWorld {
     options.contents.element = contents::Element::kF16;
     options.tier_pages = {o.hbm, o.host};
     options.home = 1;
+    if (o.nvme > 0) {
+      options.tier_pages.push_back(o.nvme);
+      options.below = 2;
+      options.faults = o.faults;
+    }
     options.sequences = o.sequences;
     options.tokens = o.tokens;
     options.plan_pages = o.plan_pages;
@@ -62,7 +69,7 @@ class DeviceWorld {
     REQUIRE(made);
     contents = *std::move(made);
     runtime::RuntimeOptions r;
-    r.platform = tiny_platform();
+    r.platform = tiny_platform(o.nvme > 0);
     r.geometry = geometry();
     r.tier_pages = options.tier_pages;
     r.policy = o.policy;

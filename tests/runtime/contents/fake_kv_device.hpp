@@ -155,10 +155,12 @@ class FakeKvDevice final : public contents::KvDevice {
   }
 
   Result<contents::Block> allocate(Bytes bytes, bool host) {
-    const Bytes size = (std::max<Bytes>(bytes, 1) + 127) / 128 * 128;
+    // Pinned memory starts at a page of the host's, as a GPU's does.
+    const Bytes alignment = host ? 4096 : 128;
+    const Bytes size = (std::max<Bytes>(bytes, 1) + alignment - 1) / alignment * alignment;
     if (bytes_ + size > most_bytes)
       return Error{Code::kRefused, Reason::kNoSpace, "the stand-in's memory is full"};
-    void* const p = std::aligned_alloc(128, size);
+    void* const p = std::aligned_alloc(alignment, size);
     std::memset(p, 0, size);
     owned_.insert(p);
     bytes_ += size;
