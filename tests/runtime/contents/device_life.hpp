@@ -187,7 +187,7 @@ class Turns {
   }
 
   void change(std::uint32_t what) {
-    if (ids_.size() < 3 || (what == 0 && ids_.size() < 5)) {
+    if (ids_.size() < 4 || (what == 0 && ids_.size() < 5)) {
       ids_.push_back(worlds_[0]->create());
       REQUIRE(worlds_[1]->create() == ids_.back());
       const std::vector<Tokens> prompt = {some_tokens(random_, kPrompt)};
