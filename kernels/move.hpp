@@ -41,6 +41,7 @@ struct MoveRing {
   std::uint32_t open_stores = 2;  ///< stages that may wait for their store: 1, 2, 4 or 8, < stages
   bool register_copies = false;   ///< the form for sm_80, on any device
   bool keep_in_l2 = false;        ///< else what is moved leaves L2 first
+  bool one_by_one = false;        ///< small pieces too where they follow each other on one side
 
   std::uint32_t shared_bytes() const { return stages * stage_bytes; }
 };

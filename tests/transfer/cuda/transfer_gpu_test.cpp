@@ -68,6 +68,38 @@ void move_against_reference(const kernels::PageLayout& layout, const kernels::Mo
             std::to_string(ring.open_stores) + (ring.register_copies ? " register form" : ""));
 }
 
+/// Rows of one head out of a token-major pool, and back; together on one side, or not quite.
+void small_pieces(std::uint64_t seed) {
+  for (const std::uint32_t count : {2U, 31U, 32U, 100U, 128U}) {
+    for (const std::uint32_t bytes : {16U, 256U, 1008U, 4096U}) {
+      if (count * bytes > (quick ? 10000U : 140000U)) continue;
+      kernels::PageLayout rows;
+      rows.count = count;
+      rows.piece_bytes = bytes;
+      for (std::uint32_t i = 0; i < count; ++i) {
+        rows.from[i] = std::uint64_t{count - 1 - i} * (bytes + 48);
+        rows.to[i] = std::uint64_t{i} * bytes;
+      }
+      kernels::PageLayout gap = rows;  // in a row but for the last: each piece by itself
+      gap.to[count - 1] += 16;
+      for (const std::uint32_t open : {1U, 2U, 4U, 8U}) {
+        kernels::MoveRing ring;
+        ring.ctas = open == 4 ? 1 : 3;
+        ring.stages = open + 1;
+        ring.stage_bytes = 16384;
+        ring.open_stores = open;
+        ring.keep_in_l2 = open == 2;
+        for (const kernels::PageLayout& layout : {rows, rows.reversed(), gap}) {
+          move_against_reference(layout, ring, 12, ++seed);
+        }
+        ring.register_copies = open == 1;
+        ring.one_by_one = open != 1;
+        move_against_reference(rows, ring, 5, ++seed);
+      }
+    }
+  }
+}
+
 void kernel_layouts() {
   std::uint64_t seed = 1;
   for (const bool registers : {false, true}) {
@@ -100,16 +132,8 @@ void kernel_layouts() {
     ring.register_copies = registers;
     move_against_reference(apart, ring, 77, ++seed);
     move_against_reference(apart.reversed(), ring, 77, ++seed);
-    // Rows of one head out of a token-major pool.
-    kernels::PageLayout rows;
-    rows.count = 32;
-    rows.piece_bytes = 256;
-    for (std::uint32_t i = 0; i < 32; ++i) {
-      rows.from[i] = std::uint64_t{i} * 2048;
-      rows.to[i] = std::uint64_t{i} * 256;
-    }
-    move_against_reference(rows, ring, 40, ++seed);
   }
+  small_pieces(seed);
   kernels::PageLayout odd;
   odd.piece_bytes = 24;
   check(!kernels::move_pages_cuda({nullptr, 0}, odd, {}, nullptr), "24 bytes are refused");
@@ -194,6 +218,9 @@ void mover_contract(const Side& from, const Side& to, DeviceCopy copy, Bytes pag
 }
 
 void movers() {
+  DeviceMoverConfig many;
+  many.batches = DeviceMoverConfig::kMostBatches + 1;
+  check(!make_device_mover(many), "more batches than events are safe for are refused");
   const Bytes most = Bytes{3200} * 65536;
   std::vector<std::int32_t> readers;
   if (donor >= 0) readers.push_back(donor);
