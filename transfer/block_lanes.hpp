@@ -84,6 +84,8 @@ class BlockLanes {
   /// kInvalid for a stream of another device, kUnsupported for one that is being captured.
   virtual Status check_stream(void* stream) = 0;
 
+  /// How many launches, copies, events and waits the lane takes before it refuses.
+  virtual std::uint32_t room(bool inward) const = 0;
   /// Enqueues a flight. `outward` are its pairs, copied before this returns; empty for an inward
   /// one, whose pairs are filled later. Refused with kOverBudget while too much is enqueued; after
   /// any refusal nothing moves.

@@ -119,6 +119,9 @@ enum class DeviceCopy : std::uint8_t {
 };
 
 struct DeviceMoverConfig {
+  /// The event of a batch blocks whoever records too many of its kind on a stream, launches and
+  /// copies block at about a thousand (MEASURED.md).
+  static constexpr std::uint32_t kMostBatches = 32;
   std::int32_t device = 0;  ///< whose streams and SMs do the work
   DeviceCopy copy = DeviceCopy::kRing;
   kernels::MoveRing ring;
@@ -131,7 +134,8 @@ struct DeviceMoverConfig {
   /// What one launch moves at most. A kernel beside saturating ones waits for room on its SMs each
   /// time that it is launched: longer launches reach more of the link then, and disturb less.
   Bytes batch_bytes = 24 * kMiB;
-  std::uint32_t batches = 2;  ///< launches in flight: bounds how long an urgent job waits
+  /// Launches in flight, at most kMostBatches: bounds how long an urgent job waits.
+  std::uint32_t batches = 2;
   std::uint32_t queue = 1U << 16;
   Bytes seam_bytes = 0;  ///< runs end at multiples of this from `seam_base`
   const std::byte* seam_base = nullptr;

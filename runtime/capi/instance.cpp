@@ -251,6 +251,7 @@ Status open_placement_level(Instance& instance, const transfer::FaultPlan& fault
     options.store->nvme_directory = config.nvme_path;
     options.store->faults = faults;
     options.store->movers = ways_of_store(instance);
+    options.store->threads = static_cast<std::uint32_t>(config.placement_threads);
   }
   if (instance.machine == MachineKind::kCuda) {
     transfer::BlockLanesConfig lanes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/directory/block_store.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -12,6 +13,26 @@ namespace lehr::directory {
 namespace {
 
 constexpr std::int64_t kSlice = 50'000'000;  // ns
+constexpr Bytes kPiece = 256 * kKiB;         // of a block, that one thread sums
+
+std::size_t pieces_of(Bytes bytes) { return (bytes + kPiece - 1) / kPiece; }
+
+std::span<const std::byte> piece(std::span<const std::byte> block, std::size_t index) {
+  const std::size_t at = index * kPiece;
+  return block.subspan(at, std::min<std::size_t>(kPiece, block.size() - at));
+}
+
+std::uint64_t checksum_of(std::span<const std::byte> block) {
+  std::vector<std::uint64_t> sums(pieces_of(block.size()));
+  for (std::size_t p = 0; p < sums.size(); ++p) sums[p] = transfer::checksum(piece(block, p));
+  return transfer::checksum_of_pieces(sums);
+}
+
+Bytes bytes_of(std::span<const BlockMove> moves) {
+  Bytes all = 0;
+  for (const BlockMove& move : moves) all += move.bytes;
+  return all;
+}
 
 }  // namespace
 
@@ -53,7 +74,7 @@ Result<std::unique_ptr<BlockStore>> BlockStore::create(const BlockStoreOptions& 
 
 BlockStore::BlockStore(const BlockStoreOptions& options,
                        std::unique_ptr<transfer::TransferEngine> engine)
-    : options_(options), engine_(std::move(engine)) {}
+    : options_(options), engine_(std::move(engine)), helpers_(options.threads) {}
 
 BlockStore::~BlockStore() = default;
 
@@ -62,23 +83,28 @@ std::span<std::byte> BlockStore::host_slot(SlotId slot) const {
 }
 
 void BlockStore::store(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
-  for (std::size_t i = 0; i < moves.size(); ++i) {
+  const auto gather = [&](std::size_t i) {
     const BlockMove& move = moves[i];
-    const std::span<std::byte> slot = host_slot(move.slot);
-    std::size_t at = 0;
+    std::byte* to = host_slot(move.slot).data();
     for (const Run& run : *move.runs) {
-      std::memcpy(slot.data() + at, move.block + run.offset, run.bytes);
-      at += run.bytes;
+      std::memcpy(to, move.block + run.offset, run.bytes);
+      to += run.bytes;
     }
-  }
-  seal(moves, outcomes);
+    outcomes[i].checksum = checksum_of(staged(move));
+  };
+  helpers_.run(moves.size(), bytes_of(moves), gather);
+  stamp(moves, outcomes);
 }
 
 void BlockStore::seal(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
+  sum(moves, outcomes, [&](std::size_t i, std::uint64_t found) { outcomes[i].checksum = found; });
+  stamp(moves, outcomes);
+}
+
+void BlockStore::stamp(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
   for (std::size_t i = 0; i < moves.size(); ++i) {
     if (outcomes[i].code != Code::kOk) continue;
     const BlockMove& move = moves[i];
-    outcomes[i].checksum = transfer::checksum(host_slot(move.slot).first(move.bytes));
     if (versions_.size() <= move.object) versions_.resize(move.object + 1, 0);
     if (++versions_[move.object] == 0) versions_[move.object] = 1;
     const Status stamped =
@@ -90,82 +116,124 @@ void BlockStore::seal(std::span<const BlockMove> moves, std::span<ItemOutcome> o
   }
 }
 
-void BlockStore::verify(const BlockMove& move, ItemOutcome& outcome) const {
-  const std::span<std::byte> slot = host_slot(staged_slot(move));
-  if (outcome.code == Code::kOk && options_.faults.guards(transfer::Guard::kChecksum) &&
-      transfer::checksum(slot.first(move.bytes)) != move.checksum) {
-    outcome.code = Code::kCorrupt;
-    outcome.reason = Reason::kChecksum;
-  }
-}
-
-void BlockStore::scatter(const BlockMove& move, ItemOutcome& outcome) const {
-  verify(move, outcome);
-  if (outcome.code != Code::kOk) return;
-  const std::span<std::byte> slot = host_slot(staged_slot(move));
-  std::size_t at = 0;
-  for (const Run& run : *move.runs) {
-    std::memcpy(move.block + run.offset, slot.data() + at, run.bytes);
-    at += run.bytes;
-  }
-}
-
-void BlockStore::stage(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
-  std::vector<BlockMove> below;
-  for (const BlockMove& move : moves) {
-    if (move.tier != kHostTier) below.push_back(move);
-  }
-  std::vector<ItemOutcome> fetched(below.size());
-  fetch(below, fetched);
-  std::size_t next = 0;
+/// Piece by piece, so that few large blocks keep several threads busy too.
+void BlockStore::sum(std::span<const BlockMove> moves, std::span<const ItemOutcome> outcomes,
+                     const std::function<void(std::size_t, std::uint64_t)>& known,
+                     const std::function<void(std::size_t)>& ready) {
+  std::vector<std::size_t> ends;  // of each move's pieces
+  std::size_t count = 0;
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    const BlockMove& move = moves[i];
-    if (move.tier != kHostTier) outcomes[i] = fetched[next++];
-    verify(move, outcomes[i]);
-    outcomes[i].host_copy = move.tier != kHostTier && move.host_copy < options_.slots[kHostTier] &&
-                            outcomes[i].code == Code::kOk;
+    if (outcomes[i].code == Code::kOk) count += pieces_of(moves[i].bytes);
+    ends.push_back(count);
   }
+  std::vector<std::uint64_t> sums(count);
+  const auto sum_piece = [&](std::size_t p) {
+    const auto end = std::upper_bound(ends.begin(), ends.end(), p);
+    const std::size_t first = end == ends.begin() ? 0 : *std::prev(end);
+    sums[p] = transfer::checksum(
+        piece(staged(moves[static_cast<std::size_t>(end - ends.begin())]), p - first));
+  };
+  std::size_t told = 0;
+  const auto reached = [&](std::size_t done) {
+    const std::size_t before = told;
+    for (; told < moves.size() && ends[told] <= done; ++told) {
+      const std::size_t first = told == 0 ? 0 : ends[told - 1];
+      if (first < ends[told])
+        known(told,
+              transfer::checksum_of_pieces(std::span(sums).subspan(first, ends[told] - first)));
+    }
+    if (told > before && ready) ready(told);
+  };
+  helpers_.run(count, bytes_of(moves), sum_piece, reached);
+  reached(count);
+}
+
+void BlockStore::verify(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes,
+                        const std::function<void(std::size_t)>& ready) {
+  if (!checks()) {
+    ready(moves.size());
+    return;
+  }
+  const auto judge = [&](std::size_t i, std::uint64_t found) {
+    if (found == moves[i].checksum) return;
+    outcomes[i].code = Code::kCorrupt;
+    outcomes[i].reason = Reason::kChecksum;
+  };
+  sum(moves, outcomes, judge, ready);
+}
+
+void BlockStore::stage(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes,
+                       const std::function<void(std::size_t)>& ready) {
+  fetch(moves, outcomes);
+  verify(moves, outcomes, ready);
+  keep_copies(moves, outcomes);
+}
+
+void BlockStore::scatter(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
+  const auto scatter_one = [&](std::size_t i) {
+    const BlockMove& move = moves[i];
+    if (outcomes[i].code != Code::kOk) return;
+    if (checks() && checksum_of(staged(move)) != move.checksum) {
+      outcomes[i].code = Code::kCorrupt;
+      outcomes[i].reason = Reason::kChecksum;
+      return;
+    }
+    const std::byte* from = staged(move).data();
+    for (const Run& run : *move.runs) {
+      std::memcpy(move.block + run.offset, from, run.bytes);
+      from += run.bytes;
+    }
+  };
+  helpers_.run(moves.size(), bytes_of(moves), scatter_one);
 }
 
 void BlockStore::load(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    if (moves[i].tier == kHostTier) scatter(moves[i], outcomes[i]);
-  }
-  // From below: copies that stay in host all at once, the others through the bounce slots in
-  // groups.
+  std::vector<std::size_t> here;
   std::vector<std::size_t> kept;
   std::vector<std::size_t> passing;
   for (std::size_t i = 0; i < moves.size(); ++i) {
-    if (moves[i].tier == kHostTier) continue;
-    (moves[i].host_copy != kNoSlot ? kept : passing).push_back(i);
+    const bool keeps = moves[i].host_copy != kNoSlot;
+    (moves[i].tier == kHostTier ? here : keeps ? kept : passing).push_back(i);
   }
   const auto group = [&](std::span<const std::size_t> indices, bool bounce) {
     std::vector<BlockMove> batch;
     for (std::size_t n = 0; n < indices.size(); ++n) {
       batch.push_back(moves[indices[n]]);
-      if (bounce) {
-        batch.back().host_copy = bounce_slot(n);
-      }
+      if (bounce) batch.back().host_copy = bounce_slot(n);
     }
     std::vector<ItemOutcome> results(batch.size());
     fetch(batch, results);
-    for (std::size_t n = 0; n < batch.size(); ++n) scatter(batch[n], results[n]);
-    for (std::size_t n = 0; n < indices.size(); ++n) {
-      outcomes[indices[n]] = results[n];
-      outcomes[indices[n]].host_copy = !bounce && results[n].code == Code::kOk;
-    }
+    scatter(batch, results);
+    for (std::size_t n = 0; n < indices.size(); ++n) outcomes[indices[n]] = results[n];
   };
+  // From below: copies that stay in host all at once, the others through the bounce slots in
+  // groups.
+  group(here, false);
   group(kept, false);
   for (std::size_t at = 0; at < passing.size(); at += kBounceSlots) {
     const std::size_t count = std::min<std::size_t>(kBounceSlots, passing.size() - at);
     group(std::span(passing).subspan(at, count), true);
   }
+  keep_copies(moves, outcomes);
 }
 
+/// Of what came from below into a slot of the catalog's and is right.
+void BlockStore::keep_copies(std::span<const BlockMove> moves,
+                             std::span<ItemOutcome> outcomes) const {
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    outcomes[i].host_copy = moves[i].tier != kHostTier &&
+                            moves[i].host_copy < options_.slots[kHostTier] &&
+                            outcomes[i].code == Code::kOk;
+  }
+}
+
+/// Moves from a tier below into their host copies; the others stay as they are.
 void BlockStore::fetch(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
-  if (moves.empty()) return;
+  std::vector<std::size_t> below;
   std::vector<transfer::PageMove> asked;
-  for (const BlockMove& move : moves) {
+  for (std::size_t i = 0; i < moves.size(); ++i) {
+    const BlockMove& move = moves[i];
+    if (move.tier == kHostTier) continue;
     transfer::PageMove page;
     page.page = move.object;
     page.version = versions_[move.object];
@@ -174,22 +242,25 @@ void BlockStore::fetch(std::span<const BlockMove> moves, std::span<ItemOutcome> 
     page.cause = transfer::Cause::kDemandLoad;
     page.urgency = transfer::Urgency::kUrgent;
     asked.push_back(page);
+    below.push_back(i);
   }
-  std::vector<transfer::Submission> said(moves.size());
+  if (asked.empty()) return;
+  std::vector<transfer::Submission> said(asked.size());
   const transfer::Ticket ticket = engine_->submit(asked, said);
   // Each accepted move ends exactly once, so this ends; slices let the engine look at its clock.
   while (!engine_->wait(ticket, kSlice)) collect();
   collect();
-  for (std::size_t i = 0; i < moves.size(); ++i) {
-    if (said[i].job == 0) {
-      outcomes[i].code = said[i].code;
-      outcomes[i].reason = said[i].reason;
+  for (std::size_t n = 0; n < below.size(); ++n) {
+    ItemOutcome& outcome = outcomes[below[n]];
+    if (said[n].job == 0) {
+      outcome.code = said[n].code;
+      outcome.reason = said[n].reason;
       continue;
     }
-    const auto ended = fetched_.find(said[i].job);
+    const auto ended = fetched_.find(said[n].job);
     LEHR_CHECK(1, ended != fetched_.end());
-    outcomes[i].code = ended->second.code;
-    outcomes[i].reason = ended->second.reason;
+    outcome.code = ended->second.code;
+    outcome.reason = ended->second.reason;
     fetched_.erase(ended);
   }
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "runtime/directory/directory.hpp"
+#include "runtime/directory/helpers.hpp"
 #include "transfer/block_lanes.hpp"
 #include "transfer/host_engine.hpp"
 
@@ -23,6 +25,7 @@ struct BlockStoreOptions {
   std::vector<transfer::MeasuredWay> movers;  ///< what a profile says, by kHostTier and kNvmeTier
   /// Of a device that pools may live on: host slots are memory that it reaches. Null: none.
   std::shared_ptr<transfer::BlockLanes> lanes;
+  std::uint32_t threads = 0;  ///< that sum, gather and scatter blocks (Helpers)
 };
 
 /// Host slots beyond the catalog's, through which a load passes that keeps no copy in host.
@@ -50,7 +53,8 @@ struct BlockMove {
 /// Real bytes of the placement level on the host machine: gathers pool blocks into host slots and
 /// back, and moves slots between host and NVMe through the transfer engine. Every load is verified
 /// against the checksum of its store. Blocks on a device are moved by their job's flights
-/// (lane_job.hpp), from and to the same host slots. Used by one thread, host_slot() by any.
+/// (lane_job.hpp), from and to the same host slots. Used by one thread, which helpers of its own
+/// join where there is much to do; host_slot() by any.
 class BlockStore {
  public:
   static Result<std::unique_ptr<BlockStore>> create(const BlockStoreOptions& options);
@@ -62,8 +66,10 @@ class BlockStore {
   /// The bytes of stores have arrived in their slots, those with an outcome of kOk.
   void seal(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
   /// Brings the bytes of loads to staged_slot() and verifies them. A host_copy past the catalog's
-  /// slots is one of kBounceSlots and keeps nothing.
-  void stage(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  /// slots is one of kBounceSlots and keeps nothing. `ready(n)` meanwhile, and in the end: the
+  /// first n moves have their outcome.
+  void stage(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes,
+             const std::function<void(std::size_t)>& ready);
   static SlotId staged_slot(const BlockMove& move) {
     return move.tier == kHostTier ? move.slot : move.host_copy;
   }
@@ -87,9 +93,19 @@ class BlockStore {
 
  private:
   BlockStore(const BlockStoreOptions& options, std::unique_ptr<transfer::TransferEngine> engine);
+  bool checks() const { return options_.faults.guards(transfer::Guard::kChecksum); }
+  std::span<const std::byte> staged(const BlockMove& move) const {
+    return host_slot(staged_slot(move)).first(move.bytes);
+  }
   void fetch(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
-  void verify(const BlockMove& move, ItemOutcome& outcome) const;
-  void scatter(const BlockMove& move, ItemOutcome& outcome) const;
+  void sum(std::span<const BlockMove> moves, std::span<const ItemOutcome> outcomes,
+           const std::function<void(std::size_t, std::uint64_t)>& known,
+           const std::function<void(std::size_t)>& ready = {});
+  void verify(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes,
+              const std::function<void(std::size_t)>& ready);
+  void stamp(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  void scatter(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes);
+  void keep_copies(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) const;
   void collect();
 
   BlockStoreOptions options_;
@@ -99,6 +115,7 @@ class BlockStore {
   std::vector<Written> refused_writes_;
   std::vector<Written> finished_writes_;
   std::unordered_map<transfer::JobId, Error> fetched_;
+  Helpers helpers_;
 };
 
 }  // namespace lehr::directory

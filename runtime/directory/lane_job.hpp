@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@ namespace lehr::directory {
 /// when the job was submitted, behind what the caller named. A store's bytes are on their way from
 /// then on. A load's flights are gated: the service's thread opens them once the bytes are in host
 /// memory and right, so what is wrong leaves its block as it was, and events hold from the start.
+/// A large job has several flights, so that blocks move while others are being summed.
 class LaneJob {
  public:
   struct Order {
@@ -29,24 +31,35 @@ class LaneJob {
   static Result<std::shared_ptr<LaneJob>> point(transfer::BlockLanes& lanes,
                                                 const transfer::StreamOrder& after);
 
-  /// Flights of a load; the last one ends last. Those that pass through bounce slots use all of
-  /// them.
+  /// Where the blocks of a leg come from, or where those of a store go: in the order of the legs.
+  enum class Way : std::uint8_t {
+    kHost,     ///< slots of host memory
+    kBelow,    ///< from a tier below, into host slots that keep them
+    kBounces,  ///< from a tier below through the bounce slots, all of them
+  };
+  /// A flight, and its moves: `moves()` from `begin` on. Legs move and end in their order.
   struct Leg {
     std::unique_ptr<transfer::Flight> flight;
-    std::vector<std::size_t> moves;  ///< of `moves()`
-    bool bounces = false;
+    std::size_t begin = 0, end = 0;
+    Way way = Way::kHost;
+    std::size_t size() const { return end - begin; }
   };
   std::vector<Leg>& legs() { return legs_; }
   bool storing() const { return order_.storing; }
-  std::vector<BlockMove>& moves() { return moves_; }
-  std::vector<ItemOutcome>& outcomes() { return outcomes_; }
+  std::span<BlockMove> moves() { return moves_; }
+  std::span<BlockMove> moves(const Leg& leg) { return moves().subspan(leg.begin, leg.size()); }
+  std::span<ItemOutcome> outcomes() { return outcomes_; }
+  std::span<ItemOutcome> outcomes(const Leg& leg) {
+    return outcomes().subspan(leg.begin, leg.size());
+  }
 
   /// Names the bytes of a leg's moves, those with an outcome of kOk, and lets it go.
   void open(const BlockStore& store, Leg& leg);
   /// A load that is not to be: lets all legs go with nothing to move.
   void give_up();
-  /// Whether all flights have ended; those that failed left their outcome.
-  bool ended();
+  /// Takes the legs that have ended, each once, after those that failed left their outcome; whether
+  /// all have.
+  bool land(const std::function<void(const Leg&)>& landed = {});
 
   std::uint32_t layers() const { return layers_; }
   /// See Flight::hold; a layer that has no event of its own comes with all.
@@ -55,7 +68,9 @@ class LaneJob {
 
  private:
   explicit LaneJob(const Order& order) : order_(order) {}
-  void cut_legs();
+  void cut_legs(std::uint32_t room);
+  void cut(std::size_t begin, std::size_t end, std::size_t count, Way way);
+  bool layer_by_layer(const Leg& leg) const { return order_.layered && &leg == &legs_.back(); }
   transfer::FlightPlan plan_of(const Leg& leg) const;
   void write_pairs(const BlockStore& store, const Leg& leg,
                    std::span<kernels::PagePair> pairs) const;
@@ -66,6 +81,7 @@ class LaneJob {
   std::vector<ItemOutcome> outcomes_;
   std::shared_ptr<const BlockParts> parts_;
   std::vector<Leg> legs_;
+  std::size_t landed_ = 0;
 };
 
 }  // namespace lehr::directory

@@ -247,7 +247,7 @@ void Service::run() {
     hold.lock();
     running_ = false;
     for (const BlockStore::Written& w : written) directory_.catalog().finish_write(w.write, w.ok);
-    std::erase_if(given_up_, [](const auto& given) { return given->ended(); });
+    std::erase_if(given_up_, [](const auto& given) { return given->land(); });
     if (job || landed || !written.empty()) {
       tell();
       continue;
@@ -340,43 +340,52 @@ void Service::run_job(JobId id) {
   finish(id, moves, outcomes);
 }
 
-/// Leg by leg: bytes into host memory, verified, and the leg let go. What this waits for was
-/// enqueued before the leg, so the leg's gate holds up nothing that it needs.
+/// Bytes into host memory, verified, and leg by leg let go. What this waits for was enqueued before
+/// the leg, so the leg's gate holds up nothing that it needs.
 void Service::stage(LaneJob& job) {
-  for (LaneJob::Leg& leg : job.legs()) {
-    if (leg.bounces) {
-      while (bouncing_ != nullptr) {
-        const Result<bool> ended = bouncing_->ended();
-        if (!ended || *ended) break;
-        const int fds[] = {wake_.get()};
-        transfer::wait_readable(fds, kSlice);
-        wake_.clear();
-      }
-      bouncing_ = leg.flight.get();
+  std::vector<LaneJob::Leg>& legs = job.legs();
+  for (auto first = legs.begin(), last = first; first != legs.end(); first = last) {
+    ++last;
+    if (first->way == LaneJob::Way::kBounces) {
+      take_bounce_slots(job, *first);
+    } else {
+      while (last != legs.end() && last->way == first->way) ++last;
     }
-    std::vector<BlockMove> moves;
-    std::size_t bounced = 0;
-    for (const std::size_t m : leg.moves) {
-      BlockMove& move = job.moves()[m];
-      if (move.tier != kHostTier && move.host_copy == kNoSlot)
-        move.host_copy = store_->bounce_slot(bounced++);
-      moves.push_back(move);
-    }
-    std::vector<ItemOutcome> outcomes(moves.size());
-    store_->stage(moves, outcomes);
-    for (std::size_t i = 0; i < moves.size(); ++i) job.outcomes()[leg.moves[i]] = outcomes[i];
-    job.open(*store_, leg);
+    const std::size_t begin = first->begin, size = std::prev(last)->end - begin;
+    auto next = first;
+    store_->stage(job.moves().subspan(begin, size), job.outcomes().subspan(begin, size),
+                  [&](std::size_t ready) {
+                    for (; next != last && next->end <= begin + ready; ++next)
+                      job.open(*store_, *next);
+                  });
   }
+}
+
+/// Waits until the leg before that uses them has landed.
+void Service::take_bounce_slots(LaneJob& job, const LaneJob::Leg& leg) {
+  while (bouncing_ != nullptr) {
+    const Result<bool> ended = bouncing_->ended();
+    if (!ended || *ended) break;
+    const int fds[] = {wake_.get()};
+    transfer::wait_readable(fds, kSlice);
+    wake_.clear();
+  }
+  bouncing_ = leg.flight.get();
+  std::size_t taken = 0;
+  for (BlockMove& move : job.moves(leg)) move.host_copy = store_->bounce_slot(taken++);
 }
 
 /// Ends what has landed, and runs what waited; whether there was any.
 bool Service::land() {
   std::vector<Flying> landed, due;
-  const auto take = [](std::vector<Flying>& from, std::vector<Flying>& to) {
+  const auto take = [&](std::vector<Flying>& from, std::vector<Flying>& to) {
     std::erase_if(from, [&](Flying& f) {
-      if (!f.job->ended()) return false;
-      to.push_back(std::move(f));
-      return true;
+      // Of a store each leg is sealed as it lands, while those behind it move.
+      const bool all = f.job->land([&](const LaneJob::Leg& leg) {
+        if (f.job->storing()) store_->seal(f.job->moves(leg), f.job->outcomes(leg));
+      });
+      if (all) to.push_back(std::move(f));
+      return all;
     });
   };
   take(flying_, landed);
@@ -385,7 +394,6 @@ bool Service::land() {
     for (const LaneJob::Leg& leg : f.job->legs()) {
       if (leg.flight.get() == bouncing_) bouncing_ = nullptr;
     }
-    if (f.job->storing()) store_->seal(f.job->moves(), f.job->outcomes());
     finish(f.id, f.job->moves(), f.job->outcomes());
   }
   for (const Flying& f : due) run_job(f.id);

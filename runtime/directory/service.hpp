@@ -113,6 +113,7 @@ class Service {
   void take_up(JobId id);
   void run_job(JobId id);
   void stage(LaneJob& job);
+  void take_bounce_slots(LaneJob& job, const LaneJob::Leg& leg);
   bool land();
   void finish(JobId id, std::span<const BlockMove> moves, std::span<const ItemOutcome> outcomes);
   std::vector<BlockMove> moves_of(const Job& job);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pools in a GPU's memory through the C interface, on a GPU:
-//   lehr_test_device_pools [--quick] [WORD...]    runs the cases whose name holds a word
+//   lehr_test_device_pools [--quick] [--threads N] [WORD...]    runs the cases whose name holds a
+//   word, with N threads that check blocks
 // Ends with 77 where there is no device. What is measured is printed beside a plain copy of the
 // same bytes in the same run.
 #include <chrono>
@@ -23,6 +24,7 @@ using lehr::test::must;
 
 constexpr std::int64_t kPatience = 20'000'000'000;
 bool quick = false;
+std::string threads = "0";
 int failures = 0;
 const char* current = "";
 
@@ -140,8 +142,9 @@ class World {
   void open(std::uint32_t blocks, std::uint32_t host, std::uint32_t nvme, const char* faults) {
     std::string config = "machine = \"cuda\"\nprofile = \"h200-pcie5\"\n";
     if (*faults != 0) config += std::string("faults = \"") + faults + "\"\n";
-    config += "[placement]\nblock_bytes = " + std::to_string((content + 4095) / 4096 * 4096) +
-              "\nhost = \"" + std::to_string(host) + " pages\"\n";
+    config += "[placement]\nthreads = " + threads +
+              "\nblock_bytes = " + std::to_string((content + 4095) / 4096 * 4096) + "\nhost = \"" +
+              std::to_string(host) + " pages\"\n";
     if (nvme > 0) config += "nvme = \"" + std::to_string(nvme) + " pages\"\n[nvme]\npath = \".\"\n";
     auto options = sized<lehr_open_options>();
     options.config = config.data();
@@ -268,6 +271,8 @@ constexpr Shape kPaged{"paged", 4, 4, 16, 64, 0, false, 0};
 constexpr Shape kHeads{"heads outside", 3, 4, 16, 64, 0, true, 0};
 constexpr Shape kPadded{"padded rows", 2, 2, 16, 40, 16, false, 0};
 constexpr Shape kOpaque{"opaque", 1, 0, 0, 0, 0, false, 96 * 1024};
+/// A job of these moves in several flights.
+constexpr Shape kLarge{"large", 16, 8, 16, 128, 0, false, 0};
 
 void round_trip(const Shape& shape, bool nvme, std::uint32_t flags, cudaStream_t stream) {
   const std::uint32_t count = nvme ? 40 : 12;
@@ -289,7 +294,7 @@ void round_trip(const Shape& shape, bool nvme, std::uint32_t flags, cudaStream_t
 
 void round_trips() {
   cudaStream_t stream = make_stream();
-  for (const Shape& shape : {kPaged, kHeads, kPadded, kOpaque}) {
+  for (const Shape& shape : {kPaged, kHeads, kPadded, kOpaque, kLarge}) {
     for (const bool nvme : {false, true}) {
       round_trip(shape, nvme, 0, stream);
       round_trip(shape, nvme, LEHR_LOAD_LAYERED, stream);
@@ -700,13 +705,23 @@ void tables() {
   ok(lehr_table_close(w.runtime, addresses), "close");
 }
 
+std::string layers_text(double rate, double first) {
+  char text[80];
+  std::snprintf(text, sizeof text, ", layered (%.1f), first layer after %.2f ms", rate,
+                first / 1e6);
+  return text;
+}
+
 /// Bytes per second of stores and loads beside plain copies of the same bytes.
 void speed() {
-  const Shape shapes[] = {{"32 layers x 64 KiB", 32, 8, 16, 128, 0, false, 0},
-                          {"opaque 2 MiB", 1, 0, 0, 0, 0, false, 2 << 20},
-                          {"32 layers, padded rows", 32, 8, 16, 128, 16, false, 0}};
-  for (const Shape& shape : shapes) {
-    const std::uint32_t count = quick ? 16 : 128;
+  const std::pair<Shape, std::uint32_t> cases[] = {
+      {{"32 layers x 64 KiB", 32, 8, 16, 128, 0, false, 0}, 128},
+      {{"opaque 2 MiB", 1, 0, 0, 0, 0, false, 2 << 20}, 128},
+      {{"four of them", 1, 0, 0, 0, 0, false, 2 << 20}, 4},
+      {{"32 layers, rows of 256 B", 32, 8, 16, 128, 16, false, 0}, 128},
+      {{"rows of 1 KiB", 8, 8, 16, 512, 16, false, 0}, 128}};
+  for (const auto& [shape, blocks] : cases) {
+    const std::uint32_t count = quick ? std::min(blocks, 16U) : blocks;
     World w(shape, count, count, 0);
     cudaStream_t stream = make_stream();
     void* pinned = nullptr;
@@ -745,7 +760,7 @@ void speed() {
       must(cudaEventElapsedTime(&ms, start, end), "time");
       device = static_cast<double>(total) / ms / 1e6;
     };
-    double enqueue[3] = {1, 1, 1}, layered = 0;
+    double enqueue[3] = {1, 1, 1}, layered = 0, first_layer = 0;
     for (int round = 0; round < (quick ? 1 : 4); ++round) {
       best[0] = std::max(best[0], plain(false));
       best[1] = std::max(best[1], plain(true));
@@ -761,8 +776,9 @@ void speed() {
       job_time(w.prepare(true, first, count, 0), device, host, took);
       keep(4, enqueue[1]);
       if (shape.layers > 1) {
-        double ignored = 0;
-        job_time(w.prepare(true, first, count, 0, LEHR_LOAD_LAYERED), ignored, layered, took);
+        job_time(w.prepare(true, first, count, 0, LEHR_LOAD_LAYERED), device, host, took);
+        layered = std::max(layered, host);
+        first_layer = std::max(first_layer, device);
         enqueue[2] = std::min(enqueue[2], took);
       }
     }
@@ -771,9 +787,7 @@ void speed() {
         "load %.1f (%.1f)%s; submit %.0f / %.0f / %.0f us (store, load, layered)\n",
         shape.name, static_cast<double>(total) / 1e6, best[0], best[1], best[2], best[3], best[4],
         best[5],
-        layered > 0
-            ? std::string(", layered (").append(std::to_string(layered), 0, 4).append(")").c_str()
-            : "",
+        layered > 0 ? layers_text(layered, static_cast<double>(total) / first_layer).c_str() : "",
         enqueue[0] * 1e6, enqueue[1] * 1e6, shape.layers > 1 ? enqueue[2] * 1e6 : 0.0);
     must(cudaFreeHost(pinned), "pinned");
     must(cudaFree(flat), "flat");
@@ -794,6 +808,8 @@ int main(int argc, char** argv) {
     const std::string_view word = argv[i];
     if (word == "--quick") {
       quick = true;
+    } else if (word == "--threads" && i + 1 < argc) {
+      threads = argv[++i];
     } else {
       words.push_back(word);
     }

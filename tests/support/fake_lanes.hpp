@@ -71,6 +71,8 @@ class FakeLanes final : public transfer::BlockLanes {
   /// Launches that a lane runs before it stops; negative: all.
   std::atomic<int> launches{-1};
   std::atomic<bool> over_budget{false};
+  std::atomic<std::uint32_t> room_left{384};
+  std::atomic<int> started{0};  ///< flights
   /// Runs where a flight is opened, before it is.
   std::function<void()> at_open;
 
@@ -100,10 +102,12 @@ class FakeLanes final : public transfer::BlockLanes {
     return stream->other_device ? Status(invalid("stream: of device 1, expected device 0"))
                                 : Status();
   }
+  std::uint32_t room(bool /*inward*/) const override { return room_left; }
   Result<std::unique_ptr<transfer::Flight>> start(const transfer::FlightPlan& plan,
                                                   std::span<const kernels::PagePair> outward,
                                                   const transfer::StreamOrder& after) override {
     if (over_budget) return refused(Reason::kOverBudget, "device: too much is enqueued");
+    ++started;
     auto flight = std::make_unique<FakeFlight>(*this, plan);
     const std::lock_guard lock(mutex_);
     Stream& lane = lanes_[plan.inward ? 1 : 0];

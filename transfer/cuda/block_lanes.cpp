@@ -24,14 +24,15 @@ namespace {
 
 using cuda::DeviceScope;
 
-constexpr Bytes kGateBytes = 64;        ///< before the pairs of a list: the gate's word
-constexpr Bytes kGranule = 2 * kMiB;    ///< of mapped device memory
-constexpr std::size_t kMostRuns = 512;  ///< of a flight that copy engines may carry
+constexpr Bytes kGateBytes = 64;           ///< before the pairs of a list: the gate's word
+constexpr Bytes kGranule = 2 * kMiB;       ///< of mapped device memory
+constexpr std::uint32_t kPartForRuns = 4;  ///< of a lane's room, that copies of one flight take
 constexpr std::uint32_t kEvents = 1024;
 constexpr std::int64_t kRegistering = 600'000'000'000;
-/// Pauses between looks at a flight: the first finds the shortest moves, the last costs 0.5 % of a
-/// core while a flight waits.
+/// Pauses between looks at a flight, in proportion to how long it has been waited for: the first
+/// finds the shortest moves, the last costs 0.5 % of a core while a flight waits.
 constexpr std::chrono::microseconds kFirstLook{20}, kLastLook{500};
+constexpr int kLooksInTime = 8;  ///< so it is found at most an eighth late
 
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
 void* at(std::uint64_t address) {
@@ -102,8 +103,8 @@ class Spares {
   }
 
  private:
-  /// Not cudaEventBlockingSync: behind work that waits, the 57th record of such an event on a stream
-  /// blocks its caller (transfer/MEASURED.md).
+  /// Not cudaEventBlockingSync: behind work that waits, the 57th record of such an event on a
+  /// stream blocks its caller (transfer/MEASURED.md).
   static Result<SharedEvent> new_event() {
     cudaEvent_t raw = nullptr;
     LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming));
@@ -184,8 +185,10 @@ class Lane {
       if (stopping_) return;
       SharedEvent oldest = std::move(watched_.front());
       watched_.pop_front();
-      for (auto pause = kFirstLook; cudaEventQuery(oldest->get()) == cudaErrorNotReady;
-           pause = std::min(2 * pause, kLastLook)) {
+      const auto start = std::chrono::steady_clock::now();
+      while (cudaEventQuery(oldest->get()) == cudaErrorNotReady) {
+        const std::chrono::nanoseconds pause = std::clamp<std::chrono::nanoseconds>(
+            (std::chrono::steady_clock::now() - start) / kLooksInTime, kFirstLook, kLastLook);
         if (changed_.wait_for(lock, pause, [&] { return stopping_; })) return;
       }
       lock.unlock();
@@ -394,6 +397,11 @@ class CudaLanes final : public BlockLanes {
                    std::to_string(config_.device));
   }
 
+  std::uint32_t room(bool inward) const override {
+    const std::uint32_t enqueued = lanes_[inward ? 1 : 0]->enqueued;
+    return config_.most_enqueued - std::min(enqueued, config_.most_enqueued);
+  }
+
   Result<std::unique_ptr<Flight>> start(const FlightPlan& plan,
                                         std::span<const kernels::PagePair> outward,
                                         const StreamOrder& after) override {
@@ -456,15 +464,22 @@ class CudaLanes final : public BlockLanes {
 
  private:
   /// A kernel is loaded by its first launch, which may wait for all work of the device: behind a
-  /// gate that would be for ever. So each is launched once, with a pair that moves nothing.
+  /// gate that would be for ever. So each is launched once, with a pair that moves nothing: the one
+  /// for whole pages, and those for small pieces that lie apart on one side.
   Status load_kernels() {
     LEHR_ASSIGN(const Spares::List list, spares_->list(sizeof(kernels::PagePair)));
     std::memset(list.memory, 0, list.bytes);
-    kernels::PageLayout layout;
-    layout.piece_bytes = 16;
     const kernels::MoveParams nothing{reinterpret_cast<kernels::PagePair*>(list.memory), 1};
-    LEHR_TRY(kernels::move_pages_cuda(nothing, layout, config_.out_ring, lanes_[0]->stream()));
-    LEHR_TRY(kernels::move_pages_cuda(nothing, layout, config_.in_ring, lanes_[1]->stream()));
+    kernels::PageLayout whole;
+    whole.piece_bytes = 16;
+    kernels::PageLayout apart = whole;
+    apart.count = 2;
+    apart.from[1] = 32;
+    apart.to[1] = 16;
+    for (const kernels::PageLayout& layout : {whole, apart, apart.reversed()}) {
+      LEHR_TRY(kernels::move_pages_cuda(nothing, layout, config_.out_ring, lanes_[0]->stream()));
+      LEHR_TRY(kernels::move_pages_cuda(nothing, layout, config_.in_ring, lanes_[1]->stream()));
+    }
     for (const auto& lane : lanes_) LEHR_CUDA_TRY(cudaStreamSynchronize(lane->stream()));
     spares_->give_back({}, list);
     return {};
@@ -551,10 +566,12 @@ class CudaLanes final : public BlockLanes {
     return {};
   }
 
-  /// What a copy engine would copy, if the profile says that it would be faster; else nothing.
+  /// What a copy engine would copy, if the profile says that it would be faster and the lane has
+  /// room for so many copies; else nothing: a ring moves them with one launch.
   std::vector<CopyRun> copy_engine_runs(const FlightPlan& plan,
                                         std::span<const kernels::PagePair> pairs) const {
     if (config_.outward.empty() || pairs.empty()) return {};
+    const std::uint32_t most_runs = room(false) / kPartForRuns;
     std::vector<CopyRun> runs;
     for (const kernels::PagePair& pair : pairs) {
       for (std::uint32_t i = 0; i < plan.layout.count; ++i) {
@@ -565,7 +582,7 @@ class CudaLanes final : public BlockLanes {
             runs.back().to + runs.back().bytes == to) {
           runs.back().bytes += plan.layout.piece_bytes;
         } else {
-          if (runs.size() == kMostRuns) return {};
+          if (runs.size() >= most_runs) return {};
           runs.push_back({from, to, plan.layout.piece_bytes});
         }
       }

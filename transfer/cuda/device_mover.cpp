@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "transfer/cuda/copies.hpp"
@@ -238,6 +239,12 @@ class DeviceMover final : public Mover {
 Result<std::unique_ptr<Mover>> make_device_mover(const DeviceMoverConfig& config) {
   if (config.batches == 0 || config.queue == 0 || config.batch_bytes == 0) {
     return invalid("a device mover needs batches, bytes in them, and a queue");
+  }
+  if (config.batches > DeviceMoverConfig::kMostBatches) {
+    return invalid("a device mover of " + std::to_string(config.batches) +
+                       " batches: expected at most " +
+                       std::to_string(DeviceMoverConfig::kMostBatches),
+                   Reason::kOutOfRange);
   }
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || config.device < 0 || config.device >= count) {
