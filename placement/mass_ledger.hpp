@@ -19,7 +19,7 @@ class MassLedger {
   MassLedger();
 
   void next_step();
-  /// A layer's reads. Where its masses are not told, nothing is known of any page.
+  /// A layer's reads. Where its masses are not told, nothing is known of the pages that it reads.
   void read(const LayerView& view);
   /// A page of that share was lowered: it counts at once, and then for what it turns out to have.
   void lowered(double share) { pending_ += share; }
@@ -30,15 +30,22 @@ class MassLedger {
   double knowledge() const { return 1 - unseen_; }
   /// Share of the coming steps' mass to be expected on what is lowered: the most of late.
   double used() const { return peak_ + pending_; }
-  /// The same of one page, which is read with these odds: its average, or its latest mass if more.
+  /// The same of one page, which is read with these odds: its average, or its latest mass if more,
+  /// of all sequences that share it. All there is where that was not told.
   double share(PageId page, float odds, Step now) const;
 
  private:
   static constexpr std::size_t kDecays = 512;
+  static constexpr float kUntold = -1;
+
+  void reach(PageId page, std::size_t rows);
+  double mean(PageId page, Step now) const;
+  void note(PageId page, float mass, const LayerView& view);
+  void read_again(const LayerView& view, const GroupView& group);
 
   std::vector<double> decay_;  ///< by steps
   std::vector<float> mean_;    ///< by page: mass a step, as of its last read
-  std::vector<float> latest_;  ///< by page: mass of its last read
+  std::vector<float> latest_;  ///< by page: mass of its last read, or kUntold
   std::vector<Step> last_;
   double seen_ = 0;  ///< mass of the step so far
   double on_lowered_ = 0;

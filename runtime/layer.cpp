@@ -77,8 +77,10 @@ void Runtime::select_pages(Layer& layer, const GroupSelection& g, Told told) {
     const std::uint32_t index = g.pages[i];
     if (index == tail) break;  // the last one: ascending
     const PageId page = s.blocks[index] + offset;
-    if (table_.last_tick[page] == layer.tick)
-      continue;  // shared and selected by another sequence too
+    if (table_.last_tick[page] == layer.tick) {  // shared and selected by another sequence too
+      if (told.mass && lowered_bytes_ != 0) layer.read_again.emplace_back(page, g.mass[index]);
+      continue;
+    }
     layer.tick_before.push_back(table_.last_tick[page]);
     table_.last_tick[page] = layer.tick;
     ++table_.guard[page];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "runtime/runtime.hpp"
@@ -19,6 +20,8 @@ struct Runtime::Layer {
   std::vector<MassCode> mass;
   std::vector<MassCode> peak;
   std::vector<Tick> next_use;
+  /// Masses of pages that a sequence before reads too, where pages may be lowered.
+  std::vector<std::pair<PageId, MassCode>> read_again;
   std::vector<Tick> tick_before;  ///< last_tick of each selected page, to undo a refusal
   std::vector<GroupView> groups;
   std::vector<PageId> filled;
@@ -46,6 +49,7 @@ struct Runtime::Layer {
     mass.clear();
     peak.clear();
     next_use.clear();
+    read_again.clear();
     tick_before.clear();
     groups.clear();
     filled.clear();

@@ -37,6 +37,11 @@ void Runtime::note_lowered_reads(Layer& layer) {
       ++layer.report.lowered_crossings;
     }
   }
+  for (const auto& [page, code] : layer.read_again) {
+    const auto mass = static_cast<double>(masses[code]);
+    seen += mass;
+    if (table_.lowered[page] != 0) on_lowered += mass;
+  }
   for (const GroupView& group : layer.groups) {
     if (group.mass == nullptr || growth_ == Growth::kNone) continue;
     seen += static_cast<double>(masses[group.mass[group.blocks.size() - 1]]);

@@ -170,8 +170,19 @@ void Table::weigh_misses(const LayerView& view) {
 
 /// Was the last step's time as foretold? What was promoted for nothing leaves again if it was not.
 void Table::check_prediction(const LayerView& view) {
-  if (!guarded_ || cost_.empty() || view.odds.empty()) return;
+  if (cost_.empty() || view.odds.empty()) return;
   const Seconds control = context_.platform->control_per_layer * layers_;
+  if (guarded_) hold_against(view, control);
+  expected_misses_ = expected_time_ = 0;
+  for (const double misses : expected_) {
+    expected_misses_ += misses;
+    expected_time_ += cost_[0].at(bias_ * misses);
+  }
+  predicted_ = control + time_bias_ * expected_time_;
+}
+
+/// The step that ended, against what was expected of it.
+void Table::hold_against(const LayerView& view, Seconds control) {
   // A predictor whose odds are off says so: that is a wrong prediction, whatever the step took.
   if (view.forecast.paused || (predicted_ > 0 && taken_ > 0)) {
     const Seconds foretold = view.forecast.paused ? 0 : predicted_;
@@ -185,12 +196,6 @@ void Table::check_prediction(const LayerView& view) {
   };
   follow(bias_, misses_step_, expected_misses_);
   follow(time_bias_, taken_, expected_time_);
-  expected_misses_ = expected_time_ = 0;
-  for (const double misses : expected_) {
-    expected_misses_ += misses;
-    expected_time_ += cost_[0].at(bias_ * misses);
-  }
-  predicted_ = control + time_bias_ * expected_time_;
   taken_ = 0;
   misses_step_ = 0;
   step_reads_ = 0;

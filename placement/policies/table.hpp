@@ -135,6 +135,7 @@ class Table : public Policy {
 
   void forget(std::span<const PageId> pages);
   void check_prediction(const LayerView& view);
+  void hold_against(const LayerView& view, Seconds control);
   void roll_back(const LayerView& view, std::uint32_t& free, LayerPlan& plan);
   void set_prices();
   void weigh_misses(const LayerView& view);

@@ -14,6 +14,9 @@ namespace lehr::contents {
 
 namespace {
 
+/// Of a page that was read and had nothing to speak of; kNoMass: it was not read.
+constexpr MassCode kLeastMass = kNoMass - 1;
+
 float scale_of(const AttendCall& call, std::uint32_t dim) {
   return call.scale != 0 ? call.scale : 1.0F / std::sqrt(static_cast<float>(dim));
 }
@@ -75,6 +78,16 @@ void HostContents::choose(const AttendCall& call, std::size_t member, std::uint3
   choose_pages(call.choice, scores_, scale_of(call, page_.dim), out);
 }
 
+/// What is read for the first time is expected to have its even share: nothing at all would be a
+/// promise.
+void HostContents::expect_evenly(std::span<const std::uint32_t> pages, std::span<MassCode> mass,
+                                 std::span<MassCode> peak) {
+  const MassCode even = mass_code(1.0F / static_cast<float>(std::max<std::size_t>(1, mass.size())));
+  for (const std::uint32_t p : pages) {
+    if (mass[p] == kNoMass) mass[p] = peak[p] = even;
+  }
+}
+
 /// The step loop's layer: what is read, from where; what moves.
 Status HostContents::run_layer(const AttendCall* call) {
   std::vector<runtime::GroupSelection> groups;
@@ -88,6 +101,7 @@ Status HostContents::run_layer(const AttendCall* call) {
       const std::uint32_t group = layers_.at() * geometry_.kv_heads + head;
       state.mass[group].resize(pages, kNoMass);
       state.peak[group].resize(pages, kNoMass);
+      expect_evenly(chosen_[i * geometry_.kv_heads + head], state.mass[group], state.peak[group]);
       runtime::GroupSelection selection;
       selection.sequence = batch_[i].id;
       selection.kv_head = head;
@@ -125,8 +139,8 @@ void HostContents::note_mass(const AttendCall& call, std::size_t member, std::ui
     }
     const MassCode mean_code = mass_code(sum / static_cast<float>(ratio));
     const MassCode peak_code = mass_code(most);
-    state.mass[group][pages[i]] = mean_code;
-    state.peak[group][pages[i]] = peak_code;
+    state.mass[group][pages[i]] = std::min(mean_code, kLeastMass);
+    state.peak[group][pages[i]] = std::min(peak_code, kLeastMass);
     if (mass != nullptr) mass[pages[i]] = mean_code;
     if (peak != nullptr) peak[pages[i]] = peak_code;
   }

@@ -76,6 +76,8 @@ class HostContents final : public Contents, public runtime::PageSource {
   Status grow();
   Status bring(PageId page);
   Status close_layer();
+  static void expect_evenly(std::span<const std::uint32_t> pages, std::span<MassCode> mass,
+                            std::span<MassCode> peak);
   Status run_layer(const AttendCall* call);
   void choose(const AttendCall& call, std::size_t member, std::uint32_t head);
   Result<const std::byte*> locate(PageId page, std::size_t scratch_at, bool count);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/contents/page_conversion.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -9,6 +11,8 @@
 namespace lehr::contents {
 
 namespace {
+
+constexpr float kLargestF16 = 65504;
 
 kernels::StepShape step_shape(const PageShape& page) {
   const DType dtype = page.element == Element::kBf16 ? DType::kBf16 : DType::kF16;
@@ -38,6 +42,10 @@ Status PageConversion::lower(std::byte* contents) {
   const kernels::StepShape shape = step_shape(shape_);
   if (shape_.element == Element::kF32) {
     to_floats(shape_.element, contents, values_.data(), count_);
+    for (float& x :
+         values_) {  // what is too large for fp16 is no infinity, which counts as nothing
+      if (std::isfinite(x)) x = std::clamp(x, -kLargestF16, kLargestF16);
+    }
     from_floats(Element::kF16, values_.data(), from, count_);
   } else {
     std::memcpy(from, contents, 2 * count_);

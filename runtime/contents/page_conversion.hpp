@@ -11,7 +11,8 @@
 namespace lehr::contents {
 
 /// Full pages between the form in which they are filled and a lower precision, as the kernels store
-/// it (kernels/page_entry.hpp). Elements of 32 bits go by way of fp16. Not thread-safe.
+/// it (kernels/page_entry.hpp). Elements of 32 bits go by way of fp16, the
+/// largest of which stands for what is beyond it. Not thread-safe.
 class PageConversion {
  public:
   PageConversion(const PageShape& shape, DType to);

@@ -84,6 +84,51 @@ TEST_CASE("MassLedger: untold masses say nothing, so that nothing is lowered") {
   CHECK(ledger.share(0, 0.5F, 0) == 1);
 }
 
+TEST_CASE("MassLedger: what is read untold may have any mass, until it is told") {
+  MassLedger ledger;
+  TinyLayer layer;
+  layer.view.selected = std::span(layer.selected).first(1);
+  ledger.read(layer.view);
+  ledger.next_step();
+  REQUIRE(ledger.known());
+  CHECK(ledger.share(1, 1.0F, 0) == 0);  // not read so far
+  layer.view.step = 1;
+  layer.view.selected = layer.selected;
+  layer.view.mass = {};
+  ledger.read(layer.view);
+  ledger.next_step();
+  CHECK(ledger.share(0, 0.1F, 1) == 1);
+  CHECK(ledger.share(1, 0.1F, 1) == 1);
+  layer.view.step = 2;
+  layer.view.mass = layer.mass;
+  ledger.read(layer.view);
+  ledger.next_step();
+  CHECK(ledger.share(0, 1.0F, 2) < 1);
+  CHECK(ledger.share(1, 1.0F, 2) < 1);
+}
+
+TEST_CASE("MassLedger: of a page that sequences share the masses of all of them count") {
+  // Two sequences with the same two pages and a tail each; page 0 is listed with the first alone.
+  MassLedger ledger;
+  TinyLayer layer;
+  const std::vector<PageId> other{0, 1, 3};
+  layer.groups.push_back({other, 0, layer.of_group.data(), nullptr, 2, 0, 1, 0});
+  layer.view.groups = layer.groups;
+  layer.lowered[1] = 1;
+  ledger.read(layer.view);
+  ledger.next_step();
+  CHECK(ledger.share(0, 1.0F, 0) == Approx(0.5));  // 2 x 1/2 of 2
+  CHECK(ledger.used() == Approx(0.25));
+  // The second alone reads page 1: it is listed with that one, once.
+  MassLedger apart;
+  layer.groups[0].count = layer.groups[1].first = layer.groups[1].count = 1;
+  layer.view.groups = layer.groups;
+  apart.read(layer.view);
+  apart.next_step();
+  // Page 0: 1/2 twice. Page 1: 1/4 twice. Tails: 1/4 each.
+  CHECK(apart.used() == Approx(0.25));
+}
+
 TEST_CASE("LowerHistogram: bins rise with what mass buys, and take any number") {
   CHECK(LowerHistogram::bin(0) == 0);
   CHECK(LowerHistogram::bin(-1) == 0);
@@ -280,6 +325,24 @@ TEST_CASE("sa lowers pages under its plans' rules, the more the more mass it may
     CHECK((mass == 0 ? lowered == 0 : lowered > before));
     CHECK(most <= mass);
     before = lowered;
+  }
+}
+
+TEST_CASE("without guards shares are annealed and pages lowered all the same") {
+  for (const char* policy : {"sa", "knapsack"}) {
+    CAPTURE(policy);
+    std::uint32_t differ = 0;
+    std::uint64_t lowered = 0;
+    for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+      const test::PolicyWorld world(tight(seed, 0.5));
+      const Parameters off{{"guards", 0}};
+      const test::WorldRun run = world.play(policy, off);
+      CHECK(run.broken == "");
+      differ += run.plan_digest != world.play("table", off).plan_digest ? 1 : 0;
+      lowered += run.lowered;
+    }
+    CHECK(differ == 4);
+    CHECK((lowered > 0) == (policy == std::string("sa")));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/half.hpp"
+#include "kernels/base/mass.hpp"
 #include "kernels/base/rng.hpp"
 #include "kernels/quantize.hpp"
 #include "runtime/contents/host_contents.hpp"
@@ -30,14 +31,17 @@ float value(std::uint32_t what, std::uint64_t token, std::uint32_t layer, std::u
 }
 
 /// Lowers pages 1 and 2 of each group when they are read from a step on; else it frees what it
-/// owes.
+/// owes. Keeps the masses that it is told.
 class LowersSome final : public placement::Policy {
  public:
+  std::vector<std::vector<MassCode>> masses;  ///< by layer that ran, of the pages read
+
   void begin(const placement::PolicyContext&) override {}
   void add_pages(std::span<const PageId>, std::span<const Tick>, const PageColumns&) override {}
   void remove_pages(std::span<const PageId>) override {}
   void decide(const LayerView& view, LayerPlan& plan) override {
     test::make_room(view, view.must_free, plan);
+    masses.emplace_back(view.mass.begin(), view.mass.end());
     if (view.step < kLowerFrom || view.pages.lowered.empty()) return;
     for (const PageId p : view.selected) {
       const std::uint32_t at = view.pages.position[p];
@@ -49,6 +53,7 @@ class LowersSome final : public placement::Policy {
 struct World {
   std::unique_ptr<Contents> contents;
   std::unique_ptr<runtime::Runtime> runtime;
+  std::shared_ptr<LowersSome> policy = std::make_shared<LowersSome>();
   runtime::SequenceId id = 0;
 
   World(const std::vector<std::uint32_t>& tier_pages, std::optional<DType> to) {
@@ -76,7 +81,7 @@ struct World {
     r.geometry = o.geometry;
     r.tier_pages = tier_pages;
     r.policy = "lru";
-    r.own_policy = std::make_shared<LowersSome>();
+    r.own_policy = policy;
     if (to) r.precision = runtime::PrecisionOptions{*to, 0.5};
     auto run = runtime::Runtime::create(r, std::unique_ptr<runtime::Machine>(std::move(*machine)));
     INFO((run ? std::string() : run.error().what));
@@ -91,7 +96,7 @@ struct World {
   }
 
   /// `count` tokens more; the attention of the last of them, [layers][q_heads][dim].
-  std::vector<float> tokens(std::uint64_t first, std::uint32_t count) {
+  std::vector<float> tokens(std::uint64_t first, std::uint32_t count, bool attends = true) {
     REQUIRE(contents->begin({&id, 1}, {&count, 1}, nullptr));
     std::vector<float> last;
     for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
@@ -116,6 +121,7 @@ struct World {
       std::vector<float> k = rows(0, 1), v = rows(1, 1), q = rows(2, kQHeads);
       std::vector<float> out(std::size_t{kQHeads} * count * kDim);
       REQUIRE(contents->append(layer, tensor(k, 1), tensor(v, 1)));
+      if (!attends) continue;
       AttendCall call;
       call.q = tensor(q, kQHeads);
       call.out = tensor(out, kQHeads);
@@ -271,4 +277,33 @@ TEST_CASE("dense copies and roll-backs into a lowered page have what it stands f
   agrees(tokens);
   REQUIRE(w.contents->truncate(w.id, 2 * kPage + 5));  // into page 2: partial, and whole in form
   agrees(2 * kPage + 5);
+}
+
+TEST_CASE("a page that attention has not seen yet is expected to have its even share of mass") {
+  World w({64, 64}, DType::kE4m3);
+  w.tokens(0, kPrompt, false);  // 4 full pages, of whose attention nothing is known
+  w.tokens(kPrompt, 1);
+  REQUIRE(w.policy->masses.size() == kLayers);
+  for (const std::vector<MassCode>& told : w.policy->masses)
+    CHECK(told == std::vector<MassCode>(4, mass_code(1.0F / 5)));  // and the tail
+  w.tokens(kPrompt + 1, 1);  // from then on it is what attention gave
+  CHECK(w.policy->masses.back() != std::vector<MassCode>(4, mass_code(1.0F / 5)));
+}
+
+TEST_CASE("what fp16 cannot hold is lowered as its largest, what is no number as nothing") {
+  const DType to = GENERATE(DType::kE4m3, DType::kInt8);
+  const PageShape shape{kPage, kDim, Element::kF32};
+  PageConversion conversion(shape, to);
+  std::vector<float> page(2 * kPage * kDim, 0.5F);
+  page[3] = 1e6F;
+  page[kPage * kDim + 3] = -3e38F;
+  page[7] = std::nanf("");
+  page[9] = HUGE_VALF;
+  REQUIRE(conversion.lower(reinterpret_cast<std::byte*>(page.data())));
+  std::vector<float> wide(page.size());
+  conversion.widen(reinterpret_cast<const std::byte*>(page.data()), wide.data());
+  CHECK(wide[3] == Approx(65504).epsilon(0.01));
+  CHECK(wide[kPage * kDim + 3] == Approx(-65504).epsilon(0.01));
+  CHECK(wide[7] == 0);
+  CHECK(wide[9] == 0);
 }

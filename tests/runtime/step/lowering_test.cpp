@@ -127,6 +127,34 @@ TEST_CASE("the mass on lowered pages is that of what the step read") {
   CHECK(report.mass_lowered == 250'000);
 }
 
+TEST_CASE("of a page that forks share the mass of every reader counts") {
+  auto policy = std::make_shared<Lowers>(std::vector<PageId>{1});
+  const auto r = make(options(4, policy));
+  const SequenceId parent = start(*r, 12);
+  const auto child = r->fork(parent);
+  REQUIRE(child);
+  const std::vector<SequenceId> batch{parent, *child};
+  const std::vector<std::uint32_t> pages{0, 1};
+  const std::vector<MassCode> mass{8, 16, 0, 16};      // 1/2, 1/4, not read, the tail's 1/4
+  const std::vector<MassCode> of_child{16, 8, 0, 16};  // 1/4, 1/2
+  StepReport report;
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(r->begin_step(batch));
+    std::vector<GroupSelection> groups(2);
+    for (std::size_t g = 0; g < 2; ++g) {
+      groups[g].sequence = batch[g];
+      groups[g].pages = pages;
+      groups[g].mass = g == 0 ? mass.data() : of_child.data();
+    }
+    REQUIRE(r->run_layer(0, groups));
+    report = *r->end_step();
+  }
+  REQUIRE(r->table().is_lowered(1));
+  CHECK(report.reads == 4);  // each page once
+  CHECK(report.mass_seen == 2'000'000);
+  CHECK(report.mass_lowered == 750'000);
+}
+
 TEST_CASE("where no precision is allowed pages keep theirs") {
   auto policy = std::make_shared<Lowers>(std::vector<PageId>{1});
   RuntimeOptions o = options(1, policy);
