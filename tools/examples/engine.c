@@ -6,7 +6,8 @@
  * A transformer with random weights writes text for several sequences. On the *step level* Lehr
  * holds K and V and computes attention: once with all pages in HBM, once with HBM for a quarter of
  * them, and (cuda) once more with each layer's calls captured in a CUDA graph. Sequences are
- * forked, suspended, resumed and rolled back on the way. On the *placement level* the engine keeps
+ * forked, suspended, resumed and rolled back on the way; and two take turns while the other's pages
+ * lie in a file. On the *placement level* the engine keeps
  * K and V in blocks of its own pool (cuda: in HBM) and attends itself; Lehr stores the blocks of a
  * prompt by name, in host memory and in a file, and loads them for a later request: on cuda behind
  * the engine's own stream, layer by layer. Every run must give the same text and the same attention
@@ -266,16 +267,16 @@ typedef struct {
 #endif
 } engine;
 
-static void open_engine(engine* e, const char* hbm, float share, int graph) {
+static void open_engine(engine* e, const char* tiers, float share, int graph) {
   char config[1024];
   snprintf(config, sizeof config,
            "machine = \"%s\"\nprofile = \"h200-pcie5\"\n[policy]\nname = \"lru\"\n"
            "[geometry]\nlayers = %d\nkv_heads = %d\nq_heads = %d\nhead_dim = %d\n"
            "page_tokens = %d\ndtype = \"f16\"\n"
            "[step]\ncontents = \"kv\"\nsequences = %d\ntokens = %d\n"
-           "[capacity]\nhbm = \"%s\"\nhost = \"1000 pages\"\nnvme = \"0 pages\"\n",
+           "[capacity]\n%s[nvme]\npath = \".\"\n",
            on_gpu ? "cuda" : "host", LAYERS, KV_HEADS, Q_HEADS, DIM, PAGE, MOST_SEQUENCES,
-           MOST_TOKENS, hbm);
+           MOST_TOKENS, tiers);
   const lehr_open_options options = {
       .struct_size = sizeof options, .config = config, .config_size = strlen(config)};
   memset(e, 0, sizeof *e);
@@ -411,10 +412,37 @@ static void step_level_story(engine* e, story* s) {
   MUST(lehr_sequence_release(e->lehr, all, 4, NULL));
 }
 
-static lehr_contents_report run_steps(const char* hbm, float share, int graph, story* s) {
+/* Two sequences take turns: one writes while the other waits. */
+static void turns_story(engine* e, story* s) {
+  s->count = 0;
+  s->digest = 14695981039346656037u;
+  const lehr_sequence_desc descs[2] = {{.struct_size = sizeof descs[0]},
+                                       {.struct_size = sizeof descs[0]}};
+  lehr_sequence both[2];
+  uint32_t position[2] = {0}, next[2] = {0};
+  MUST(lehr_sequence_create(e->lehr, descs, 2, both));
+  for (uint32_t b = 0; b < 2; ++b) {
+    for (uint32_t at = 0; at < 5 * CHUNK; at += CHUNK) {
+      uint32_t words[CHUNK];
+      for (uint32_t t = 0; t < CHUNK; ++t) words[t] = prompt_word(b, at + t);
+      forward(e, s, both + b, 1, words, CHUNK, position + b, next + b);
+    }
+  }
+  for (int turn = 0; turn < 6; ++turn) {
+    const int b = turn % 2;
+    for (int step = 0; step < 5; ++step) {
+      forward(e, s, both + b, 1, next + b, 1, position + b, next + b);
+      tell(s, next[b]);
+    }
+  }
+  MUST(lehr_sequence_release(e->lehr, both, 2, NULL));
+}
+
+static lehr_contents_report run_steps(void (*what)(engine*, story*), const char* tiers, float share,
+                                      int graph, story* s) {
   engine e;
-  open_engine(&e, hbm, share, graph);
-  step_level_story(&e, s);
+  open_engine(&e, tiers, share, graph);
+  what(&e, s);
   lehr_contents_report report = {.struct_size = sizeof report};
   MUST(lehr_contents_read(e.lehr, &report));
   MUST(lehr_close(e.lehr));
@@ -427,24 +455,33 @@ static lehr_contents_report run_steps(const char* hbm, float share, int graph, s
 
 static void use_step_level(void) {
   static story all, few;
+  const char* const roomy = "hbm = \"1000 pages\"\nhost = \"1000 pages\"\nnvme = \"0 pages\"\n";
+  const char* const tight = "hbm = \"100 pages\"\nhost = \"1000 pages\"\nnvme = \"0 pages\"\n";
   for (int sparse = 0; sparse < 2; ++sparse) {
     const float share = sparse ? 0.5f : 1.0f;
     printf("step level, %s\n", sparse ? "half of the pages read" : "all pages read");
-    lehr_contents_report report = run_steps("1000 pages", share, 0, &all);
-    const uint64_t moved = report.moved_pages;       /* a suspended sequence leaves HBM */
-    report = run_steps("100 pages", share, 0, &few); /* of about 400 */
+    lehr_contents_report report = run_steps(step_level_story, roomy, share, 0, &all);
+    const uint64_t moved = report.moved_pages; /* a suspended sequence leaves HBM */
+    report = run_steps(step_level_story, tight, share, 0, &few); /* of about 400 */
     CHECK(report.read_in_place > 0 && report.moved_pages > moved);
     must_agree(&all, &few, "HBM for a quarter of the pages");
     printf("  %llu pages read in HBM, %llu in host memory, %llu moved\n",
            (unsigned long long)report.read_in_hbm, (unsigned long long)report.read_in_place,
            (unsigned long long)report.moved_pages);
     if (!on_gpu) continue;
-    (void)run_steps("1000 pages", share, 1, &few);
+    (void)run_steps(step_level_story, roomy, share, 1, &few);
     must_agree(&all, &few, "captured in a graph, all pages in HBM");
-    report = run_steps("100 pages", share, 1, &few);
+    report = run_steps(step_level_story, tight, share, 1, &few);
     CHECK(report.read_in_place > 0 && report.moved_pages > moved);
     must_agree(&all, &few, "captured in a graph, HBM for a quarter of the pages");
   }
+  printf("step level, two sequences take turns\n");
+  (void)run_steps(turns_story, roomy, 1, 0, &all);
+  /* Of 200 pages that the two fill, host memory holds one's. */
+  const char* const file = "hbm = \"50 pages\"\nhost = \"130 pages\"\nnvme = \"400 pages\"\n";
+  const lehr_contents_report report = run_steps(turns_story, file, 1, 0, &few);
+  must_agree(&all, &few, "the other's pages in a file");
+  printf("  %llu pages moved\n", (unsigned long long)report.moved_pages);
 }
 
 /* ---- placement level: the engine's own pool and attention ---- */
