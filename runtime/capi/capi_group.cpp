@@ -103,11 +103,17 @@ Result<std::shared_ptr<Group>> open_with(const lehr_group_options& given, std::u
 /// Units by the loads that were seen, or as the caller has them.
 Result<std::vector<std::uint32_t>> wanted_units(Group& group, const lehr_rebalance_request& given,
                                                 lehr_rebalance_report& told) {
+  serving::ServingGroup& serving = *group.serving;
+  if (serving.in_step()) return invalid("units change device between steps only");
   if (given.unit_count > 0) {
     LEHR_TRY(not_null(given.units, "request.units"));
+    if (given.unit_count != serving.devices()) {
+      return invalid(fmt::format("request.unit_count: {}, the group has {} devices",
+                                 given.unit_count, serving.devices()),
+                     Reason::kOutOfRange);
+    }
     return std::vector<std::uint32_t>(given.units, given.units + given.unit_count);
   }
-  serving::ServingGroup& serving = *group.serving;
   const auto now = serving.units();
   if (!(given.least_gain >= 0 && given.least_gain < 1)) {
     return invalid(fmt::format("request.least_gain: {}, expected 0 to 1", given.least_gain),

@@ -25,9 +25,10 @@ Status one_model(const std::vector<config::Config>& configs) {
     if (c.placement_block_bytes != 0)
       return invalid(fmt::format("device {}: a group has the step level alone", d));
     if (c.top_machine != first.top_machine || c.geometry_dtype != first.geometry_dtype ||
-        !same(c.geometry(), first.geometry())) {
-      return invalid(fmt::format("device {}: machine and geometry differ from device 0's", d),
-                     Reason::kLayoutMismatch);
+        c.step_rounding != first.step_rounding || !same(c.geometry(), first.geometry())) {
+      return invalid(
+          fmt::format("device {}: machine, geometry or rounding differ from device 0's", d),
+          Reason::kLayoutMismatch);
     }
   }
   return {};

@@ -693,8 +693,8 @@ typedef struct lehr_group_options {
  * Opens a group. `version` as for lehr_open.
  * Thread: any. Stream: none. Blocks: while memory is taken.
  * Errors: as lehr_open, with the device's number; LAYOUT_MISMATCH if configurations differ in
- *   machine or geometry; OUT_OF_RANGE if there are fewer heads or layers than devices; UNSUPPORTED
- *   without contents, and for tokens on cuda.
+ *   machine, geometry or rounding; OUT_OF_RANGE if there are fewer heads or layers than devices;
+ *   UNSUPPORTED without contents, and for tokens on cuda.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_group_open(uint32_t version, const lehr_group_options* options,
@@ -753,7 +753,8 @@ LEHR_API lehr_status lehr_group_device(lehr_group group, uint32_t device,
  * tokens deals to the devices, in whole pages; what comes after them goes to the last device, as
  * does everything of a sequence that expects none.
  * Thread: serial. Stream: none. Blocks: no.
- * Errors: INVALID inside a step; OVER_BUDGET if tails do not fit.
+ * Errors: INVALID inside a step; OUT_OF_RANGE tokens past 2^32 - 1; OVER_BUDGET if tails do
+ *   not fit.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_group_sequence_create(lehr_group group, const uint64_t* expected,
@@ -817,13 +818,15 @@ LEHR_API lehr_status lehr_group_step_attend(lehr_group group, uint32_t device,
  * Ends the step after its last layer. `reports` may be NULL; else it has one a device, and `count`
  * is their number. By heads and tokens the devices work side by side, by layers in turn.
  * Thread: serial. Stream: after the layers. Blocks: no.
- * Errors: INVALID before the last layer; OUT_OF_RANGE count.
+ * Errors: INVALID before every device has its last layer, and the step goes on; OUT_OF_RANGE count;
+ *   as lehr_step_attend where the last layer was not attended: give the step up.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_group_step_end(lehr_group group, lehr_step_report* reports, size_t count);
 
 /*
- * Gives up a step that cannot go on, on every device.
+ * Gives up a step that cannot go on, on every device: sequences have the tokens that they had
+ * before it.
  * Thread: serial. Stream: none. Blocks: no.
  * Errors: INVALID outside a step.
  * Since: 0.1. Stability: experimental.
@@ -835,7 +838,8 @@ typedef struct lehr_rebalance_request {
   uint32_t most_units; /* that change device at once, by loads; 0: 1, by tokens a page in 20 */
   uint32_t unit_count; /* 0: by loads; else the devices' number, */
   uint32_t reserved;
-  const uint32_t* units; /* and what each is to hold; by tokens, its share of every sequence */
+  const uint32_t* units; /* and what each is to hold; by tokens, its share of every sequence, in
+                            all less than 2^32 */
   double least_gain;     /* share of the slowest device's time that must be saved; 0: 0.05 */
 } lehr_rebalance_request;
 

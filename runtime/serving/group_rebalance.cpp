@@ -74,12 +74,11 @@ Status GroupTarget::rebalance() {
   if (by(Split::kTokens)) {
     // Pages stay on their device; those of later sequences go where steps are short.
     std::vector<double> next;
-    for (std::size_t d = 0; d < devices_.size(); ++d) {
-      Device& device = devices_[d];
+    for (const Device& device : devices_) {
       if (device.seen.total <= 0 || device.seen.reads == 0) return {};
       next.push_back(static_cast<double>(device.seen.reads) / device.seen.total);
-      device.seen = {};
     }
+    for (Device& device : devices_) device.seen = {};
     weights_ = std::move(next);
     return {};
   }
@@ -125,6 +124,7 @@ GroupTarget::InHbm GroupTarget::in_hbm(std::span<const Range> before,
 /// Every device lets go and takes what is its own now; pages that were in HBM go to HBM as far as
 /// there is room. On a refusal those that have changed go back.
 Status GroupTarget::move_units(const std::vector<std::uint32_t>& units, Migration migration) {
+  const Migration unmoved = migration;
   const std::vector<Range> ranges = ranges_of(units), before = ranges_of(units_);
   const InHbm hot = in_hbm(before, ranges);  // looked up before anybody lets go
   const runtime::WantedInHbm wanted = [&](SequenceId id, std::uint32_t group, std::size_t block) {
@@ -138,6 +138,7 @@ Status GroupTarget::move_units(const std::vector<std::uint32_t>& units, Migratio
       for (std::size_t back = 0; back < d; ++back)
         LEHR_TRY(devices_[back].runtime->hold(groups_of(before[back]), wanted));
       if (change.error().code != Code::kRefused) return change.error();
+      migration = unmoved;
       migration.refused = change.error().what;
       migrations_.push_back(std::move(migration));
       return {};

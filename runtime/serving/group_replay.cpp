@@ -31,7 +31,7 @@ Result<std::unique_ptr<GroupTarget>> GroupTarget::create(const KvGeometry& geome
   made->weights_ = options.weights.empty() ? std::vector<double>(count, 1.0) : options.weights;
   const std::uint32_t units = options.split == Split::kLayers ? geometry.layers : geometry.kv_heads;
   if (options.split != Split::kTokens) {
-    LEHR_ASSIGN(made->units_, placement::divide(units, made->weights_));
+    LEHR_ASSIGN(made->units_, divided(units, options.split, made->weights_));
   } else {
     for (const double weight : made->weights_) {
       if (!(weight > 0)) return invalid("the weight of a device must be positive");

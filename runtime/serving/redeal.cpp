@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Units that change device: what the devices showed, and how all K and V move.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "runtime/serving/serving_group.hpp"
@@ -116,18 +117,21 @@ Status ServingGroup::copy_sequences(ServingGroup& to, Redealt& told) {
 }
 
 Result<Redealt> ServingGroup::redeal(std::span<const std::uint32_t> units) {
+  const auto sum = [](std::span<const std::uint32_t> of) {
+    return std::accumulate(of.begin(), of.end(), std::uint64_t{0});
+  };
   const bool some_none = std::find(units.begin(), units.end(), 0U) != units.end();
-  const bool another_sum = std::accumulate(units.begin(), units.end(), std::uint64_t{0}) !=
-                           std::accumulate(units_.begin(), units_.end(), std::uint64_t{0});
-  if (units.size() != parts_.size() || some_none || (another_sum && !by(Split::kTokens))) {
+  const bool fits = by(Split::kTokens) ? sum(units) <= std::numeric_limits<std::uint32_t>::max()
+                                       : sum(units) == sum(units_);
+  if (units.size() != parts_.size() || some_none || !fits) {
     return invalid("dealing anew needs a number for each device, none 0, of the same sum",
                    Reason::kOutOfRange);
   }
-  if (!options_.host_memory)
-    return unsupported("these devices' K and V cannot go from one to another yet");
   if (in_step()) return invalid("units change device between steps only");
   Redealt told;
   if (std::equal(units.begin(), units.end(), units_.begin())) return told;
+  if (!options_.host_memory)
+    return unsupported("these devices' K and V cannot go from one to another yet");
   ServingGroup next(options_);
   next.units_.assign(units.begin(), units.end());
   next.seen_.resize(parts_.size());

@@ -2,6 +2,7 @@
 #include "runtime/serving/serving_group.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include <fmt/core.h>
@@ -16,7 +17,8 @@ using runtime::StepReport;
 
 namespace {
 
-constexpr std::size_t kMost = 64;  ///< devices
+constexpr std::size_t kMost = 64;                                                 ///< devices
+constexpr std::uint64_t kMostTokens = std::numeric_limits<std::uint32_t>::max();  ///< of a sequence
 
 Status whole_model(const ServingGroupOptions& o) {
   const KvGeometry& g = o.geometry;
@@ -52,7 +54,7 @@ Status ServingGroup::deal() {
   const std::uint32_t units = by(Split::kLayers)  ? g.layers
                               : by(Split::kHeads) ? g.kv_heads
                                                   : kShares;
-  LEHR_ASSIGN(units_, placement::divide(units, options_.weights));
+  LEHR_ASSIGN(units_, divided(units, options_.split, options_.weights));
   return {};
 }
 
@@ -71,6 +73,8 @@ Result<Part> ServingGroup::make_part(std::size_t device, std::uint32_t units) co
 
 Result<SequenceId> ServingGroup::create_sequence(std::uint64_t expected) {
   if (in_step()) return invalid("a sequence cannot be created inside a step");
+  if (expected > kMostTokens)
+    return invalid(fmt::format("{} tokens expected of a sequence", expected), Reason::kOutOfRange);
   Member member;
   member.expected = expected;
   if (by(Split::kTokens)) {
@@ -162,25 +166,35 @@ Status ServingGroup::begin(std::span<const SequenceId> batch, std::span<const st
   if (!streams.empty() && streams.size() != parts_.size())
     return invalid("streams: one a device is expected");
   if (in_step()) return invalid("a step is open already");
+  LEHR_ASSIGN(Step step, step_of(batch, tokens));
   std::vector<RangeBatch> ranges_here;
-  if (by(Split::kTokens)) {
-    LEHR_ASSIGN(ranges_here, range_batches(batch, tokens));
-  }
+  if (by(Split::kTokens)) ranges_here = range_batches(batch, tokens);
   for (std::size_t p = 0; p < parts_.size(); ++p) {
     void* const stream = streams.empty() ? nullptr : streams[p];
-    Status begun;
-    if (by(Split::kTokens)) {
-      begun = parts_[p].contents->begin_range(ranges_here[p], stream);
-    } else {
-      auto names = names_in(p, batch);
-      begun = names ? parts_[p].contents->begin(*names, tokens, stream) : Status(names.error());
-    }
+    contents::Contents& contents = *parts_[p].contents;
+    Status begun = by(Split::kTokens) ? contents.begin_range(ranges_here[p], stream)
+                                      : contents.begin(step.names[p], tokens, stream);
     if (begun) continue;
     while (p-- > 0) (void)parts_[p].contents->abandon();
     return begun;
   }
-  batch_.assign(tokens.begin(), tokens.end());
+  step_ = std::move(step);
   return {};
+}
+
+Result<ServingGroup::Step> ServingGroup::step_of(std::span<const SequenceId> batch,
+                                                 std::span<const std::uint32_t> tokens) const {
+  Step step;
+  step.tokens.assign(tokens.begin(), tokens.end());
+  step.layers.assign(parts_.size(), 0);
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    LEHR_ASSIGN(std::vector<SequenceId> names, names_in(p, batch));
+    auto& before = step.before.emplace_back();
+    for (const SequenceId name : names)
+      before.push_back(parts_[p].runtime->tokens(name).value_or(0));
+    step.names.push_back(std::move(names));
+  }
+  return step;
 }
 
 /// Calls use(part, its layer, its KV heads) for the parts that hold a layer.
@@ -198,14 +212,25 @@ Status ServingGroup::for_layer(std::uint32_t layer, Use use) {
   return {};
 }
 
-Status ServingGroup::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+Status ServingGroup::all_heads(const Tensor& k, const Tensor& v) const {
   const auto heads = static_cast<std::int64_t>(options_.geometry.kv_heads);
-  if (k.shape[1] != heads || v.shape[1] != heads)
-    return invalid("K and V of a serving group have all KV heads", Reason::kLayoutMismatch);
+  if (k.shape[1] == heads && v.shape[1] == heads) return {};
+  return invalid("K and V of a serving group have all KV heads", Reason::kLayoutMismatch);
+}
+
+Status ServingGroup::append(std::uint32_t layer, const Tensor& k, const Tensor& v) {
+  LEHR_TRY(all_heads(k, v));
   return for_layer(layer, [&](std::size_t p, std::uint32_t own, Range h) {
-    return parts_[p].contents->append(own, heads_of(k, h.first, h.count),
-                                      heads_of(v, h.first, h.count));
+    return append_to(p, own, heads_of(k, h.first, h.count), heads_of(v, h.first, h.count));
   });
+}
+
+/// `layer`: the part's own.
+Status ServingGroup::append_to(std::size_t part, std::uint32_t layer, const Tensor& k,
+                               const Tensor& v) {
+  LEHR_TRY(parts_[part].contents->append(layer, k, v));
+  ++step_.layers[part];
+  return {};
 }
 
 Status ServingGroup::attend_heads(std::size_t p, std::uint32_t layer, Range heads,
@@ -217,7 +242,7 @@ Status ServingGroup::attend_heads(std::size_t p, std::uint32_t layer, Range head
   part.out = heads_of(call.out, heads.first * ratio, heads.count * ratio);
   if (heads.count == g.kv_heads) return parts_[p].contents->attend(layer, part);
   // Codes of all heads lie together: a part writes its own apart.
-  const std::size_t rows = batch_.size() * heads.count, pitch = call.code_pitch;
+  const std::size_t rows = step_.tokens.size() * heads.count, pitch = call.code_pitch;
   std::vector<MassCode> mass(call.mass != nullptr ? rows * pitch : 0);
   std::vector<MassCode> peak(call.peak != nullptr ? rows * pitch : 0);
   part.mass = call.mass != nullptr ? mass.data() : nullptr;
@@ -255,10 +280,10 @@ Status ServingGroup::append_part(std::size_t part, std::uint32_t layer, const Te
   if (part >= parts_.size()) return no_such_part(part, parts_.size());
   if (by(Split::kTokens)) return unsupported("ranges of tokens are fed together");
   const Range r = ranges()[part];
-  if (!by(Split::kLayers)) return parts_[part].contents->append(layer, k, v);
+  if (!by(Split::kLayers)) return append_to(part, layer, k, v);
   if (layer < r.first || layer >= r.end())
     return invalid(fmt::format("layer {} is not device {}'s", layer, part), Reason::kOutOfRange);
-  return parts_[part].contents->append(layer - r.first, k, v);
+  return append_to(part, layer - r.first, k, v);
 }
 
 Status ServingGroup::attend_part(std::size_t part, std::uint32_t layer, const AttendCall& call) {
@@ -272,27 +297,43 @@ Status ServingGroup::attend_part(std::size_t part, std::uint32_t layer, const At
 }
 
 Result<std::vector<StepReport>> ServingGroup::end() {
+  if (!in_step()) return invalid("no step is open");
+  for (std::size_t p = 0; p < parts_.size(); ++p) {  // else some would end it, and others not
+    const std::uint32_t all = by(Split::kLayers) ? units_[p] : options_.geometry.layers;
+    if (step_.layers[p] == all) continue;
+    return invalid(
+        fmt::format("device {}: {} of {} layers have their K and V", p, step_.layers[p], all));
+  }
   std::vector<StepReport> reports;
-  for (std::size_t p = 0; p < parts_.size(); ++p) {
-    LEHR_ASSIGN(const StepReport report, parts_[p].contents->end());
-    seen_[p].add(report);
+  for (Part& part : parts_) {
+    LEHR_ASSIGN(const StepReport report, part.contents->end());
     reports.push_back(report);
   }
+  for (std::size_t p = 0; p < parts_.size(); ++p) seen_[p].add(reports[p]);
   ++steps_;
   return reports;
 }
 
 Status ServingGroup::abandon() {
+  if (!in_step()) return {};
   Status worst;
-  for (Part& part : parts_) {
-    if (!part.contents->in_step()) continue;
-    if (Status left = part.contents->abandon(); !left) worst = std::move(left);
+  for (std::size_t p = 0; p < parts_.size(); ++p) {
+    Part& part = parts_[p];
+    Status left;
+    if (part.contents->in_step()) {
+      left = part.contents->abandon();
+    } else {  // it had ended when another could not
+      for (std::size_t i = 0; i < step_.names[p].size() && left; ++i)
+        left = part.contents->truncate(step_.names[p][i], step_.before[p][i]);
+    }
+    if (!left) worst = std::move(left);
   }
   return worst;
 }
 
 Status ServingGroup::gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                             const Tensor& v) {
+  LEHR_TRY(all_heads(k, v));
   if (by(Split::kTokens)) return gather_ranges(layer, ids, k, v);
   return for_layer(layer, [&](std::size_t p, std::uint32_t own, Range h) -> Status {
     LEHR_ASSIGN(const std::vector<SequenceId> names, names_in(p, ids));

@@ -63,7 +63,8 @@ class ServingGroup {
  public:
   static Result<std::unique_ptr<ServingGroup>> create(ServingGroupOptions options);
 
-  /// `expected`: tokens that a division by tokens deals; more go to the last device.
+  /// `expected`: tokens that a division by tokens deals; more go to the last device. kOutOfRange
+  /// for more than pages can be counted for.
   Result<SequenceId> create_sequence(std::uint64_t expected = 0);
   Result<SequenceId> fork(SequenceId parent);
   Status release(SequenceId id);
@@ -79,8 +80,9 @@ class ServingGroup {
   Status append_part(std::size_t part, std::uint32_t layer, const contents::Tensor& k,
                      const contents::Tensor& v);
   Status attend_part(std::size_t part, std::uint32_t layer, const contents::AttendCall& call);
-  /// One report a device.
+  /// One report a device. kInvalid, and the step goes on, before each has its last layer.
   Result<std::vector<runtime::StepReport>> end();
+  /// Every sequence is what it was before the step, on devices that had ended it too.
   Status abandon();
   bool in_step() const;
 
@@ -96,7 +98,7 @@ class ServingGroup {
   /// what forks share is copied once and goes on being shared. On failure everything stays as it
   /// was. kUnsupported where parts do not read the process's own memory.
   /// `units`: one number a device, in all what there is. By tokens: each device's share of every
-  /// sequence.
+  /// sequence, in all less than 2^32.
   Result<Redealt> redeal(std::span<const std::uint32_t> units);
 
   Split split() const { return options_.split; }
@@ -112,6 +114,13 @@ class ServingGroup {
     std::uint64_t expected = 0;
   };
   using Members = std::map<SequenceId, Member>;
+  /// The open step.
+  struct Step {
+    std::vector<std::uint32_t> tokens;               ///< new ones of each sequence
+    std::vector<std::vector<SequenceId>> names;      ///< of the sequences, by part
+    std::vector<std::vector<std::uint64_t>> before;  ///< their tokens there
+    std::vector<std::uint32_t> layers;               ///< with K and V, by part
+  };
 
   explicit ServingGroup(ServingGroupOptions options) : options_(std::move(options)) {}
   bool by(Split split) const { return options_.split == split; }
@@ -119,6 +128,11 @@ class ServingGroup {
   Status deal();
   std::vector<Range> ranges() const { return ranges_of(units_); }
   Result<std::vector<SequenceId>> names_in(std::size_t part, std::span<const SequenceId> ids) const;
+  Status all_heads(const contents::Tensor& k, const contents::Tensor& v) const;
+  Result<Step> step_of(std::span<const SequenceId> batch,
+                       std::span<const std::uint32_t> tokens) const;
+  Status append_to(std::size_t part, std::uint32_t layer, const contents::Tensor& k,
+                   const contents::Tensor& v);
   template <class Use>
   Status for_layer(std::uint32_t layer, Use use);
   Status attend_heads(std::size_t part, std::uint32_t layer, Range heads,
@@ -126,8 +140,8 @@ class ServingGroup {
 
   // Ranges of tokens (token_ranges.cpp).
   using RangeBatch = std::vector<contents::RangeTokens>;  ///< of one part
-  Result<std::vector<RangeBatch>> range_batches(std::span<const SequenceId> batch,
-                                                std::span<const std::uint32_t> tokens) const;
+  std::vector<RangeBatch> range_batches(std::span<const SequenceId> batch,
+                                        std::span<const std::uint32_t> tokens) const;
   Status attend_ranges(std::uint32_t layer, const contents::AttendCall& call);
   Status gather_ranges(std::uint32_t layer, std::span<const SequenceId> ids,
                        const contents::Tensor& k, const contents::Tensor& v);
@@ -144,7 +158,7 @@ class ServingGroup {
   std::vector<Part> parts_;
   Members members_;
   SequenceId next_ = 1;
-  std::vector<std::uint32_t> batch_;       ///< new tokens of each sequence of the step
+  Step step_;
   std::vector<runtime::StepReport> seen_;  ///< since the last take_loads()
   std::uint64_t steps_ = 0;
 };

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,15 @@ inline std::vector<Range> ranges_of(std::span<const std::uint32_t> units) {
     first += count;
   }
   return ranges;
+}
+
+/// Layers or KV heads by the devices' weights. kOutOfRange where there are fewer than devices.
+inline Result<std::vector<std::uint32_t>> divided(std::uint32_t units, Split split,
+                                                  std::span<const double> weights) {
+  if (units >= weights.size()) return placement::divide(units, weights);
+  return invalid(std::to_string(weights.size()) + " devices for " + std::to_string(units) +
+                     (split == Split::kLayers ? " layers" : " KV heads") + ": expected one each",
+                 Reason::kOutOfRange);
 }
 
 /// As many units of `pages` as each device gets by its weight, in whole pages; what is left over

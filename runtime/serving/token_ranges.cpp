@@ -24,22 +24,20 @@ std::uint64_t ServingGroup::range_first(const Member& member, std::size_t part) 
   return pages * options_.geometry.page_tokens;
 }
 
-/// Where the step's new tokens lie: ranges fill one after the other.
-Result<std::vector<ServingGroup::RangeBatch>> ServingGroup::range_batches(
+/// Where the new tokens of a batch's sequences lie: ranges fill one after the other.
+std::vector<ServingGroup::RangeBatch> ServingGroup::range_batches(
     std::span<const SequenceId> batch, std::span<const std::uint32_t> counts) const {
   std::vector<RangeBatch> parts(parts_.size());
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    const auto known = members_.find(batch[i]);
-    if (known == members_.end())
-      return invalid(fmt::format("no sequence {} in the group", batch[i]));
+    const Member& member = members_.at(batch[i]);
     const std::uint64_t before = tokens(batch[i]), after = before + counts[i];
     for (std::size_t p = 0; p < parts_.size(); ++p) {
-      const std::uint64_t first = range_first(known->second, p);
-      const std::uint64_t end = p + 1 < parts_.size() ? range_first(known->second, p + 1)
+      const std::uint64_t first = range_first(member, p);
+      const std::uint64_t end = p + 1 < parts_.size() ? range_first(member, p + 1)
                                                       : std::numeric_limits<std::uint64_t>::max();
       const std::uint64_t from = std::clamp(before, first, end), to = std::clamp(after, first, end);
       RangeTokens part;
-      part.id = known->second.ids[p];
+      part.id = member.ids[p];
       part.tokens = static_cast<std::uint32_t>(to - from);
       part.skip = part.tokens == 0 ? 0 : static_cast<std::uint32_t>(from - before);
       part.queries = counts[i];
@@ -57,10 +55,12 @@ Status ServingGroup::attend_ranges(std::uint32_t layer, const AttendCall& call) 
   if (call.mass != nullptr || call.peak != nullptr)
     return unsupported("shares of mass are not told where tokens lie on several devices");
   const KvGeometry& g = options_.geometry;
-  const std::uint32_t most = batch_.empty() ? 0 : *std::max_element(batch_.begin(), batch_.end());
-  LEHR_TRY(contents::check_tensor(call.q, "q", batch_.size(), g.q_heads, most, g.head_dim,
-                                  options_.element));
-  LEHR_TRY(contents::check_tensor(call.out, "out", batch_.size(), g.q_heads, most, g.head_dim,
+  const std::size_t batch = step_.tokens.size();
+  const std::uint32_t most =
+      step_.tokens.empty() ? 0 : *std::max_element(step_.tokens.begin(), step_.tokens.end());
+  LEHR_TRY(
+      contents::check_tensor(call.q, "q", batch, g.q_heads, most, g.head_dim, options_.element));
+  LEHR_TRY(contents::check_tensor(call.out, "out", batch, g.q_heads, most, g.head_dim,
                                   options_.element));
   const std::size_t rows = most;
   std::vector<std::vector<std::byte>> memory(parts_.size());
@@ -70,9 +70,9 @@ Status ServingGroup::attend_ranges(std::uint32_t layer, const AttendCall& call) 
     AttendCall part = call;
     part.q.shape[2] = most;
     // Of the caller's element, like any output: a range that is alone is what it would be alone.
-    part.out = dense(memory[p], call.q.element, static_cast<std::int64_t>(batch_.size()), g.q_heads,
-                     most, g.head_dim);
-    totals[p].resize(batch_.size() * g.q_heads * rows);
+    part.out = dense(memory[p], call.q.element, static_cast<std::int64_t>(batch), g.q_heads, most,
+                     g.head_dim);
+    totals[p].resize(batch * g.q_heads * rows);
     part.totals = totals[p].data();
     LEHR_TRY(parts_[p].contents->attend(layer, part));
     outs.push_back(part.out);
@@ -80,9 +80,9 @@ Status ServingGroup::attend_ranges(std::uint32_t layer, const AttendCall& call) 
   const std::size_t dim = g.head_dim;
   std::vector<float> partial(parts_.size() * dim), merged(dim);
   std::vector<AttendedPart> attended(parts_.size());
-  for (std::size_t i = 0; i < batch_.size(); ++i) {
+  for (std::size_t i = 0; i < batch; ++i) {
     for (std::size_t head = 0; head < g.q_heads; ++head) {
-      for (std::uint32_t t = 0; t < batch_[i]; ++t) {
+      for (std::uint32_t t = 0; t < step_.tokens[i]; ++t) {
         for (std::size_t p = 0; p < parts_.size(); ++p) {
           float* const out = partial.data() + p * dim;
           contents::to_floats(call.q.element, outs[p].row(i, head, t), out, dim);

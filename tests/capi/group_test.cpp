@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of devices through the C interface, on the host's stand-ins.
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <thread>
 
 #include "tests/capi/capi_world.hpp"
 
@@ -31,13 +34,19 @@ lehr_status try_group(const std::vector<std::string>& configs, std::int32_t spli
   return lehr_group_open(LEHR_VERSION, &options, &out);
 }
 
+std::vector<std::string> configs_of(const std::vector<std::uint32_t>& hbm) {
+  std::vector<std::string> configs;
+  configs.reserve(hbm.size());
+  for (const std::uint32_t pages : hbm) configs.push_back(config_of(pages));
+  return configs;
+}
+
 /// A group that closes itself, fed with numbers that follow from layer, position and a seed.
 class Group {
  public:
-  Group(const std::vector<std::uint32_t>& hbm, std::int32_t split) {
-    std::vector<std::string> configs;
-    configs.reserve(hbm.size());
-    for (const std::uint32_t pages : hbm) configs.push_back(config_of(pages));
+  Group(const std::vector<std::uint32_t>& hbm, std::int32_t split)
+      : Group(configs_of(hbm), split) {}
+  Group(const std::vector<std::string>& configs, std::int32_t split) {
     if (try_group(configs, split, nullptr, handle) != LEHR_OK) FAIL(last_error());
   }
   ~Group() { lehr_group_close(handle); }
@@ -146,7 +155,7 @@ std::int32_t class_of(lehr_status status) { return LEHR_STATUS_CLASS(status); }
 }  // namespace
 
 TEST_CASE("a group gives what one device gives, also when units change device") {
-  Group one({400}, LEHR_SPLIT_HEADS);
+  Group one(configs_of({400}), LEHR_SPLIT_HEADS);
   const std::vector<float> whole = life(one, false);
   for (const std::int32_t split : {LEHR_SPLIT_HEADS, LEHR_SPLIT_LAYERS}) {
     Group even({400, 400}, split), tight({20, 400}, split);
@@ -204,6 +213,13 @@ TEST_CASE("groups that cannot be are refused, and say which device is at fault")
   CHECK(class_of(try_group({good, good}, LEHR_SPLIT_HEADS, wrong, out)) == LEHR_CLASS_INVALID);
   CHECK(class_of(try_group({good, good}, LEHR_SPLIT_HEADS, not_a_number, out)) ==
         LEHR_CLASS_INVALID);
+  std::string rounded = good;
+  rounded.replace(rounded.find("contents = "), 0, "rounding = \"int8\"\n");
+  rounded.replace(rounded.find("head_dim = 8"), 12, "head_dim = 32");
+  std::string wide = good;
+  wide.replace(wide.find("head_dim = 8"), 12, "head_dim = 32");
+  CHECK(reason(try_group({wide, rounded}, LEHR_SPLIT_HEADS, nullptr, out)) ==
+        LEHR_REASON_LAYOUT_MISMATCH);
   std::string other = good;
   other.replace(other.find("page_tokens = 4"), 15, "page_tokens = 8");
   CHECK(reason(try_group({good, other}, LEHR_SPLIT_HEADS, nullptr, out)) ==
@@ -277,4 +293,111 @@ TEST_CASE("calls out of place change nothing in a group") {
   CHECK(same.step(like, 1, 3) == group.step(s, 1, 3));
   REQUIRE(lehr_group_sequence_release(group.handle, &s, 1, nullptr) == LEHR_OK);
   CHECK(class_of(lehr_group_sequence_release(group.handle, &s, 1, nullptr)) == LEHR_CLASS_STALE);
+}
+
+TEST_CASE("each device of a group has a file of its own below its host memory") {
+  Group one(configs_of({400}), LEHR_SPLIT_HEADS);
+  const std::vector<float> whole = life(one, false);
+  const std::string folder = std::filesystem::temp_directory_path().string();
+  for (const std::int32_t split : {LEHR_SPLIT_HEADS, LEHR_SPLIT_LAYERS}) {
+    std::vector<std::string> configs = configs_of({24, 24});
+    for (std::string& c : configs) {
+      c.replace(c.find("host = \"4000 pages\"\nnvme = 0"), 30,
+                "host = \"50 pages\"\nnvme = \"400 pages\"\n[nvme]\npath = \"" + folder + "\"");
+    }
+    Group files(configs, split);
+    CHECK(life(files, true) == whole);
+    CHECK(files.device(1).pages > 50 + 24);  // more than memory has room for
+  }
+}
+
+TEST_CASE("numbers that no group can have are refused, and change nothing") {
+  Group group({400, 400}, LEHR_SPLIT_TOKENS);
+  lehr_sequence out[2]{};
+  const std::uint64_t expected[] = {12, ~std::uint64_t{0}};
+  CHECK(reason(lehr_group_sequence_create(group.handle, expected, 2, out)) ==
+        LEHR_REASON_OUT_OF_RANGE);
+  CHECK(out[0].id == 0);
+  const lehr_sequence s = group.sequence(12);
+  (void)group.step(s, 12, 1);
+  (void)group.step(s, 1, 2);
+  const std::uint32_t most = ~0U;
+  CHECK(lehr_group_step_begin(group.handle, &s, &most, 1, nullptr) < 0);
+  const std::uint32_t huge[] = {~0U, ~0U};
+  auto request = sized<lehr_rebalance_request>();
+  request.units = huge;
+  request.unit_count = 1000;  // of which the caller has two
+  CHECK(reason(lehr_group_rebalance(group.handle, &request, nullptr)) == LEHR_REASON_OUT_OF_RANGE);
+  request.unit_count = 2;
+  CHECK(reason(lehr_group_rebalance(group.handle, &request, nullptr)) == LEHR_REASON_OUT_OF_RANGE);
+  // Loads that were seen stay seen where a rebalance is refused.
+  REQUIRE(lehr_group_step_begin(group.handle, &s, nullptr, 1, nullptr) == LEHR_OK);
+  request.unit_count = 0;
+  CHECK(class_of(lehr_group_rebalance(group.handle, &request, nullptr)) == LEHR_CLASS_INVALID);
+  REQUIRE(lehr_group_step_abandon(group.handle) == LEHR_OK);
+  auto report = sized<lehr_rebalance_report>();
+  REQUIRE(lehr_group_rebalance(group.handle, &request, &report) == LEHR_OK);
+  CHECK(report.slowest_seconds > 0);
+  (void)group.step(s, 1, 3);
+}
+
+TEST_CASE("a step ends on all devices of a group or on none") {
+  Group group({400, 400}, LEHR_SPLIT_LAYERS), like({400, 400}, LEHR_SPLIT_LAYERS);
+  const lehr_sequence s = group.sequence(), same = like.sequence();
+  CHECK(group.step(s, 9, 1) == like.step(same, 9, 1));
+  REQUIRE(lehr_group_step_begin(group.handle, &s, nullptr, 1, nullptr) == LEHR_OK);
+  std::vector<float> data(kHeads * kDim, 1.0F);
+  const std::int64_t shape[] = {1, kHeads, 1, kDim};
+  const lehr_tensor t = Group::tensor(data, shape);
+  for (std::uint32_t layer = 0; layer < group.device(0).units; ++layer)
+    REQUIRE(lehr_group_step_append(group.handle, 0, layer, &t, &t) == LEHR_OK);
+  CHECK(class_of(lehr_group_step_end(group.handle, nullptr, 0)) == LEHR_CLASS_INVALID);
+  CHECK(last_error().find("device 1") != std::string::npos);
+  REQUIRE(lehr_group_step_abandon(group.handle) == LEHR_OK);
+  CHECK(group.step(s, 1, 2) == like.step(same, 1, 2));
+}
+
+namespace {
+
+/// Begins steps and gives them up until the group is gone; counts what is neither done nor refused
+/// as it should be.
+void use_until_closed(lehr_group group, lehr_sequence s, std::atomic<int>& calls,
+                      std::atomic<int>& wrong) {
+  const auto look = [&](lehr_status status) {
+    const std::int32_t c = class_of(status);
+    if (status != LEHR_OK && c != LEHR_CLASS_STALE && c != LEHR_CLASS_INVALID) ++wrong;
+    return c != LEHR_CLASS_STALE;
+  };
+  while (look(lehr_group_step_begin(group, &s, nullptr, 1, nullptr))) {
+    (void)look(lehr_group_step_abandon(group));
+    ++calls;
+  }
+}
+
+std::pair<lehr_group, lehr_sequence> open_pair() {
+  std::pair<lehr_group, lehr_sequence> out{};
+  REQUIRE(try_group(configs_of({400, 400}), LEHR_SPLIT_HEADS, nullptr, out.first) == LEHR_OK);
+  REQUIRE(lehr_group_sequence_create(out.first, nullptr, 1, &out.second) == LEHR_OK);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a group that is closed while others call it, or inside a step, is gone for all") {
+  for (int round = 0; round < 8; ++round) {
+    const auto [group, s] = open_pair();
+    std::atomic<int> wrong{0}, calls{0};
+    std::vector<std::thread> threads(3);
+    for (std::thread& t : threads)
+      t = std::thread(use_until_closed, group, s, std::ref(calls), std::ref(wrong));
+    while (calls < 20) std::this_thread::yield();
+    CHECK(lehr_group_close(group) == LEHR_OK);
+    for (std::thread& t : threads) t.join();
+    CHECK(wrong == 0);
+    CHECK(class_of(lehr_group_close(group)) == LEHR_CLASS_STALE);
+  }
+  const auto [group, s] = open_pair();
+  REQUIRE(lehr_group_step_begin(group, &s, nullptr, 1, nullptr) == LEHR_OK);
+  CHECK(lehr_group_close(group) == LEHR_OK);
+  CHECK(class_of(lehr_group_step_abandon(group)) == LEHR_CLASS_STALE);
 }

@@ -200,6 +200,41 @@ TEST_CASE("units that find no room stay, and it is said why") {
   CHECK(group.moving == 0);
 }
 
+TEST_CASE(
+    "a change that one device refuses moves nothing on the others, and says so in its figures") {
+  const World world;
+  // The last device is slow and the first has room: layers shift through the one between, whose
+  // host memory holds no more than what it has.
+  GroupReplayOptions o = world.group(Split::kLayers, {0.9, 0.2, 0.05});
+  const auto room = [&](std::uint32_t pages) {
+    const std::uint32_t home = o.devices[1].platform.home;
+    o.devices[1].tier_pages[home] = pages;
+    for (std::size_t t = home + 1; t < o.devices[1].tier_pages.size(); ++t)
+      o.devices[1].tier_pages[t] = 0;
+  };
+  o.rebalance_every = 8;
+  o.rule = {1, 0.0};
+  room(world.pages() / 3 + 60);
+  const GroupOutcome refused = world.replayed(o);
+  REQUIRE_FALSE(refused.migrations.empty());
+  for (const Migration& m : refused.migrations) {
+    CHECK_FALSE(m.refused.empty());
+    CHECK(m.after[0] == m.before[0] + 1);
+    CHECK((m.pages == 0 && m.sent_pages == 0 && m.bytes == 0 && m.seconds == 0));
+  }
+  CHECK(refused.moving == 0);
+  o.rebalance_every = 0;
+  const GroupOutcome never = world.replayed(o);
+  CHECK(refused.whole.all.reads == never.whole.all.reads);
+  // The control: with room they do move, the first device's pages among them.
+  o.rebalance_every = 8;
+  room(world.pages());
+  const GroupOutcome moved = world.replayed(o);
+  REQUIRE_FALSE(moved.migrations.empty());
+  CHECK(moved.migrations.front().refused.empty());
+  CHECK(moved.migrations.front().pages > 0);
+}
+
 TEST_CASE("promotions take turns") {
   const World world;
   GroupReplayOptions o = world.group(Split::kHeads, {0.1, 0.1});
