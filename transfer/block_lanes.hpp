@@ -41,9 +41,10 @@ struct SmallCopy {
 
 /// One flight of pages that share a layout.
 struct FlightPlan {
-  bool inward = false;              ///< from host memory to the device
-  kernels::PageLayout layout;       ///< of every pair, in the direction of the flight
-  std::uint32_t pairs = 0;          ///< 0: nothing moves, the flight is a point in the order
+  bool inward = false;                     ///< from host memory to the device
+  kernels::PageLayout layout;              ///< of every pair, in the direction of the flight
+  std::uint32_t pairs = 0;                 ///< 0: nothing moves, the flight is a point in the order
+  std::vector<kernels::PagePair> outward;  ///< of an outward flight: its pairs
   std::vector<std::uint32_t> cuts;  ///< pairs after which there is an event; ascending, to `pairs`
   /// Of an inward flight: absent before anything moves, written when all has.
   std::vector<SmallWrite> entries;
@@ -86,12 +87,11 @@ class BlockLanes {
 
   /// How many launches, copies, events and waits the lane takes before it refuses.
   virtual std::uint32_t room(bool inward) const = 0;
-  /// Enqueues a flight. `outward` are its pairs, copied before this returns; empty for an inward
-  /// one, whose pairs are filled later. Refused with kOverBudget while too much is enqueued; after
-  /// any refusal nothing moves.
-  virtual Result<std::unique_ptr<Flight>> start(const FlightPlan& plan,
-                                                std::span<const kernels::PagePair> outward,
-                                                const StreamOrder& after) = 0;
+  /// Enqueues flights of one direction, at least one, all of them or none; the pairs of inward ones
+  /// are filled later. Refused with kOverBudget while too much is enqueued; after any refusal
+  /// nothing moves.
+  virtual Result<std::vector<std::unique_ptr<Flight>>> start(std::span<const FlightPlan> plans,
+                                                             const StreamOrder& after) = 0;
 
   /// Memory of the device, every byte of it `fill`, freed with its last owner.
   virtual Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) = 0;

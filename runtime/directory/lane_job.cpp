@@ -127,17 +127,15 @@ Result<std::shared_ptr<LaneJob>> LaneJob::start(transfer::BlockLanes& lanes,
                        " pieces each, " + std::to_string(passes) +
                        " times what passes through host memory at once: ask for fewer in one job");
   }
-  transfer::StreamOrder once = after;
-  for (Leg& leg : job->legs_) {
-    const transfer::FlightPlan plan = job->plan_of(leg);
-    std::vector<kernels::PagePair> outward;
-    if (order.storing) {
-      outward.resize(plan.pairs);
-      job->write_pairs(store, leg, outward);
-    }
-    LEHR_ASSIGN(leg.flight, lanes.start(plan, outward, once));
-    once = {};  // what the first flight waits for, those behind it wait for
+  std::vector<transfer::FlightPlan> plans;
+  for (const Leg& leg : job->legs_) {
+    plans.push_back(job->plan_of(leg));
+    if (!order.storing) continue;
+    plans.back().outward.resize(plans.back().pairs);
+    job->write_pairs(store, leg, plans.back().outward);
   }
+  LEHR_ASSIGN(auto flights, lanes.start(plans, after));
+  for (std::size_t i = 0; i < flights.size(); ++i) job->legs_[i].flight = std::move(flights[i]);
   return job;
 }
 
@@ -145,7 +143,9 @@ Result<std::shared_ptr<LaneJob>> LaneJob::point(transfer::BlockLanes& lanes,
                                                 const transfer::StreamOrder& after) {
   std::shared_ptr<LaneJob> job(new LaneJob({}));
   job->legs_.emplace_back();
-  LEHR_ASSIGN(job->legs_[0].flight, lanes.start({}, {}, after));
+  const transfer::FlightPlan nothing;
+  LEHR_ASSIGN(auto flights, lanes.start({&nothing, 1}, after));
+  job->legs_[0].flight = std::move(flights[0]);
   return job;
 }
 

@@ -103,14 +103,11 @@ class FakeLanes final : public transfer::BlockLanes {
                                 : Status();
   }
   std::uint32_t room(bool /*inward*/) const override { return room_left; }
-  Result<std::unique_ptr<transfer::Flight>> start(const transfer::FlightPlan& plan,
-                                                  std::span<const kernels::PagePair> outward,
-                                                  const transfer::StreamOrder& after) override {
+  Result<std::vector<std::unique_ptr<transfer::Flight>>> start(
+      std::span<const transfer::FlightPlan> plans, const transfer::StreamOrder& after) override {
     if (over_budget) return refused(Reason::kOverBudget, "device: too much is enqueued");
-    ++started;
-    auto flight = std::make_unique<FakeFlight>(*this, plan);
     const std::lock_guard lock(mutex_);
-    Stream& lane = lanes_[plan.inward ? 1 : 0];
+    Stream& lane = lanes_[plans.front().inward ? 1 : 0];
     for (void* event : after.events) wait(lane, static_cast<Event*>(event));
     if (after.after_stream) {
       Event* const event = &events_.emplace_back();
@@ -118,35 +115,10 @@ class FakeLanes final : public transfer::BlockLanes {
       stream.ops.push_back({{}, [event] { event->passed = true; }});
       wait(lane, event);
     }
-    const std::shared_ptr<FakeFlight::State> state = flight->state;
-    for (const transfer::SmallWrite& entry : plan.entries) {
-      lane.ops.push_back({{}, [entry] { std::fill_n(entry.to, entry.bytes, entry.absent); }});
-      state->values.resize(state->values.size() + entry.bytes, entry.absent);
-    }
-    std::copy(outward.begin(), outward.end(), state->pairs.begin());
-    if (plan.inward) lane.ops.push_back({[state] { return state->open.load(); }, [] {}});
-    const bool fails = plan.pairs > 0 && failing > 0 && failing-- > 0;
-    std::uint32_t from = 0;
-    for (const std::uint32_t cut : plan.cuts) {
-      Event* const event = &events_.emplace_back();
-      state->cuts.push_back(event);
-      lane.ops.push_back({[this] { return launches != 0; },
-                          [this, state, from, cut, event, fails] {
-                            if (launches > 0) --launches;
-                            if (!fails) state->move(from, cut);
-                            state->failed = fails;
-                            if (cut == state->pairs.size()) state->write();
-                            event->passed = true;
-                          }});
-      from = cut;
-    }
-    if (plan.cuts.empty()) {
-      Event* const event = &events_.emplace_back();
-      state->cuts.push_back(event);
-      lane.ops.push_back({{}, [event] { event->passed = true; }});
-    }
+    std::vector<std::unique_ptr<transfer::Flight>> flights;
+    for (const transfer::FlightPlan& plan : plans) flights.push_back(enqueue(plan, lane));
     advance();
-    return std::unique_ptr<transfer::Flight>(std::move(flight));
+    return flights;
   }
   Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) override {
     std::shared_ptr<std::byte[]> memory(new std::byte[bytes]);
@@ -243,6 +215,39 @@ class FakeLanes final : public transfer::BlockLanes {
     FakeLanes& lanes_;
     bool inward_;
   };
+
+  std::unique_ptr<transfer::Flight> enqueue(const transfer::FlightPlan& plan, Stream& lane) {
+    ++started;
+    auto flight = std::make_unique<FakeFlight>(*this, plan);
+    const std::shared_ptr<FakeFlight::State> state = flight->state;
+    for (const transfer::SmallWrite& entry : plan.entries) {
+      lane.ops.push_back({{}, [entry] { std::fill_n(entry.to, entry.bytes, entry.absent); }});
+      state->values.resize(state->values.size() + entry.bytes, entry.absent);
+    }
+    std::copy(plan.outward.begin(), plan.outward.end(), state->pairs.begin());
+    if (plan.inward) lane.ops.push_back({[state] { return state->open.load(); }, [] {}});
+    const bool fails = plan.pairs > 0 && failing > 0 && failing-- > 0;
+    std::uint32_t from = 0;
+    for (const std::uint32_t cut : plan.cuts) {
+      Event* const event = &events_.emplace_back();
+      state->cuts.push_back(event);
+      lane.ops.push_back({[this] { return launches != 0; },
+                          [this, state, from, cut, event, fails] {
+                            if (launches > 0) --launches;
+                            if (!fails) state->move(from, cut);
+                            state->failed = fails;
+                            if (cut == state->pairs.size()) state->write();
+                            event->passed = true;
+                          }});
+      from = cut;
+    }
+    if (plan.cuts.empty()) {
+      Event* const event = &events_.emplace_back();
+      state->cuts.push_back(event);
+      lane.ops.push_back({{}, [event] { event->passed = true; }});
+    }
+    return flight;
+  }
 
   static void wait(Stream& stream, const Event* event) {
     stream.ops.push_back({[event] { return event->passed; }, [] {}});

@@ -3,314 +3,53 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <iterator>
-#include <map>
 #include <mutex>
-#include <thread>
+#include <utility>
 
 #include <cudaTypedefs.h>
 
 #include "transfer/cuda/driver.hpp"
+#include "transfer/cuda/flight.hpp"
 #include "transfer/cuda/handles.hpp"
+#include "transfer/cuda/spares.hpp"
 #include "transfer/device.hpp"
 
 namespace lehr::transfer {
 namespace {
 
+using cuda::CudaFlight;
 using cuda::DeviceScope;
+using cuda::FlightLane;
+using cuda::SharedEvent;
+using cuda::Spares;
 
-constexpr Bytes kGateBytes = 64;           ///< before the pairs of a list: the gate's word
 constexpr Bytes kGranule = 2 * kMiB;       ///< of mapped device memory
 constexpr std::uint32_t kPartForRuns = 4;  ///< of a lane's room, that copies of one flight take
 constexpr std::uint32_t kEvents = 1024;
 constexpr std::int64_t kRegistering = 600'000'000'000;
-/// Pauses between looks at a flight, in proportion to how long it has been waited for: the first
-/// finds the shortest moves, the last costs 0.5 % of a core while a flight waits.
-constexpr std::chrono::microseconds kFirstLook{20}, kLastLook{500};
-constexpr int kLooksInTime = 8;  ///< so it is found at most an eighth late
 
 std::uint64_t address(const void* p) { return reinterpret_cast<std::uint64_t>(p); }
 void* at(std::uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-using SharedEvent = std::shared_ptr<cuda::Event>;
-
-/// Events and pinned lists between flights. All that is needed is made at the start: what the
-/// driver is asked for later may wait for work of the device, and that for what is being enqueued.
-class Spares {
- public:
-  /// A piece of the pinned memory.
-  struct List {
-    std::byte* memory = nullptr;
-    Bytes bytes = 0;
-  };
-
-  Status open(Bytes bytes, std::uint32_t events) {
-    void* raw = nullptr;
-    LEHR_CUDA_TRY(cudaHostAlloc(&raw, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
-    memory_ = cuda::HostBuffer(raw);
-    free_[static_cast<std::byte*>(raw)] = bytes;
-    for (std::uint32_t i = 0; i < events; ++i) {
-      LEHR_ASSIGN(SharedEvent made, new_event());
-      events_.push_back(std::move(made));
-    }
-    return {};
-  }
-
-  Result<SharedEvent> event() {
-    {
-      const std::lock_guard lock(mutex_);
-      look_later();
-      if (!events_.empty()) {
-        SharedEvent last = std::move(events_.back());
-        events_.pop_back();
-        return last;
-      }
-    }
-    return new_event();
-  }
-  /// The first piece that is long enough; kOverBudget while there is none.
-  Result<List> list(Bytes bytes) {
-    bytes = (bytes + kGateBytes - 1) / kGateBytes * kGateBytes;
-    const std::lock_guard lock(mutex_);
-    look_later();
-    for (auto piece = free_.begin(); piece != free_.end(); ++piece) {
-      if (piece->second < bytes) continue;
-      const List list{piece->first, bytes};
-      const Bytes rest = piece->second - bytes;
-      free_.erase(piece);
-      if (rest > 0) free_[list.memory + bytes] = rest;
-      return list;
-    }
-    return refused(Reason::kOverBudget, "device: lists of moves of " + std::to_string(bytes) +
-                                            " bytes find no room now; ask for fewer blocks in one "
-                                            "job, or again as jobs end");
-  }
-  void give_back(std::vector<SharedEvent> events, List list) {
-    const std::lock_guard lock(mutex_);
-    keep(std::move(events), list);
-  }
-  /// Once the last of the events has passed.
-  void give_back_later(std::vector<SharedEvent> events, List list) {
-    const std::lock_guard lock(mutex_);
-    later_.emplace_back(std::move(events), list);
-  }
-
- private:
-  /// Not cudaEventBlockingSync: behind work that waits, the 57th record of such an event on a
-  /// stream blocks its caller (transfer/MEASURED.md).
-  static Result<SharedEvent> new_event() {
-    cudaEvent_t raw = nullptr;
-    LEHR_CUDA_TRY(cudaEventCreateWithFlags(&raw, cudaEventDisableTiming));
-    return std::make_shared<cuda::Event>(raw);
-  }
-  void look_later() {
-    if (later_.empty()) return;
-    std::erase_if(later_, [&](auto& waiting) {
-      if (cudaEventQuery(waiting.first.back()->get()) == cudaErrorNotReady) return false;
-      keep(std::move(waiting.first), waiting.second);
-      return true;
-    });
-    (void)cudaGetLastError();
-  }
-  void keep(std::vector<SharedEvent> events, List list) {
-    for (SharedEvent& event : events) {
-      // One that somebody still waits on must not be recorded again.
-      if (event.use_count() == 1) events_.push_back(std::move(event));
-    }
-    if (list.memory == nullptr) return;
-    auto piece = free_.emplace(list.memory, list.bytes).first;
-    if (const auto next = std::next(piece);
-        next != free_.end() && piece->first + piece->second == next->first) {
-      piece->second += next->second;
-      free_.erase(next);
-    }
-    if (piece == free_.begin()) return;
-    if (const auto before = std::prev(piece); before->first + before->second == piece->first) {
-      before->second += piece->second;
-      free_.erase(piece);
-    }
-  }
-
-  std::mutex mutex_;
-  cuda::HostBuffer memory_;
-  std::map<std::byte*, Bytes> free_;  ///< pieces by address; neighbours are one
-  std::vector<SharedEvent> events_;
-  std::vector<std::pair<std::vector<SharedEvent>, List>> later_;
-};
-
-/// A stream, and a thread that looks at the oldest flight's last event, ever less often, and tells
-/// of its end. No call back by the driver: those take turns with everybody's in the process.
-class Lane {
- public:
-  Lane(std::int32_t device, cuda::Stream stream, const std::function<void()>& tell)
-      : device_(device), stream_(std::move(stream)), tell_(tell) {
-    watcher_ = std::jthread([this] { run(); });
-  }
-  ~Lane() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    watcher_.join();
-    (void)cudaStreamSynchronize(stream_.get());
-  }
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
-
-  cudaStream_t stream() const { return stream_.get(); }
-  void watch(SharedEvent event) {
-    {
-      const std::lock_guard lock(mutex_);
-      watched_.push_back(std::move(event));
-    }
-    changed_.notify_all();
-  }
-
-  std::atomic<std::uint32_t> enqueued{0};
-
- private:
-  void run() {
-    (void)cudaSetDevice(device_);
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      changed_.wait(lock, [&] { return stopping_ || !watched_.empty(); });
-      if (stopping_) return;
-      SharedEvent oldest = std::move(watched_.front());
-      watched_.pop_front();
-      const auto start = std::chrono::steady_clock::now();
-      while (cudaEventQuery(oldest->get()) == cudaErrorNotReady) {
-        const std::chrono::nanoseconds pause = std::clamp<std::chrono::nanoseconds>(
-            (std::chrono::steady_clock::now() - start) / kLooksInTime, kFirstLook, kLastLook);
-        if (changed_.wait_for(lock, pause, [&] { return stopping_; })) return;
-      }
-      lock.unlock();
-      oldest.reset();
-      if (tell_) tell_();
-      lock.lock();
-    }
-  }
-
-  std::int32_t device_;
-  cuda::Stream stream_;
-  const std::function<void()>& tell_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<SharedEvent> watched_;
-  bool stopping_ = false;
-  std::jthread watcher_;
-};
-
-class CudaFlight final : public Flight {
- public:
-  CudaFlight(std::int32_t device, std::shared_ptr<Spares> spares, std::shared_ptr<Lane> lane)
-      : device_(device), spares_(std::move(spares)), lane_(std::move(lane)) {}
-  ~CudaFlight() override {
-    if (gate_ != nullptr && !opened_) {
-      std::fill(pairs().begin(), pairs().end(), kernels::PagePair{});
-      clear_entries();
-      open();
-      let_go();
-      if (!events_.empty()) {
-        spares_->give_back_later(std::move(events_), list_);
-        return;
-      }
-    }
-    if (!ended_ && !events_.empty()) (void)cudaEventSynchronize(events_.back()->get());
-    let_go();
-    spares_->give_back(std::move(events_), list_);
-  }
-
-  std::span<kernels::PagePair> pairs() override {
-    return {reinterpret_cast<kernels::PagePair*>(list_.memory + kGateBytes), pairs_};
-  }
-  std::span<std::byte> entries() override {
-    return {list_.memory + kGateBytes + pairs_ * sizeof(kernels::PagePair), entry_bytes_};
-  }
-  void open() override {
-    opened_ = true;
-    if (gate_ != nullptr) gate_->store(1, std::memory_order_release);
-  }
-  Result<bool> ended() override {
-    if (ended_) return failed_ == cudaSuccess ? Result<bool>(true) : cuda_error(failed_, "a move");
-    const cudaError_t status = cudaEventQuery(events_.back()->get());
-    if (status == cudaErrorNotReady) {
-      (void)cudaGetLastError();
-      return false;
-    }
-    failed_ = status;
-    ended_ = true;
-    let_go();
-    return ended();
-  }
-  Status hold(void* stream, std::size_t cut) override {
-    const DeviceScope scope(device_);
-    LEHR_CUDA_TRY(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream),
-                                      events_[std::min(cut, events_.size() - 1)]->get(), 0));
-    return {};
-  }
-  void* event() override { return events_.back()->get(); }
-  const SharedEvent& last() const { return events_.back(); }
-
-  /// A list of pairs in pinned memory, and, where the flight waits to be opened, its gate.
-  Status take_list(std::uint32_t pairs, bool gated, std::span<const SmallWrite> entries_of) {
-    Bytes entry_bytes = 0;
-    for (const SmallWrite& entry : entries_of) entry_bytes += entry.bytes;
-    LEHR_ASSIGN(list_, spares_->list(kGateBytes + pairs * sizeof(kernels::PagePair) + entry_bytes));
-    pairs_ = pairs;
-    entry_bytes_ = entry_bytes;
-    absent_.assign(entries_of.begin(), entries_of.end());
-    clear_entries();
-    if (!gated) return {};
-    std::memset(list_.memory, 0, kGateBytes + pairs * sizeof(kernels::PagePair));
-    gate_ = new (list_.memory) std::atomic<std::uint32_t>(0);
-    return {};
-  }
-  Status record(cudaStream_t stream) {
-    LEHR_ASSIGN(SharedEvent event, spares_->event());
-    const cudaError_t recorded = cudaEventRecord(event->get(), stream);
-    if (recorded != cudaSuccess) return cuda_error(recorded, "cudaEventRecord");
-    events_.push_back(std::move(event));
-    return {};
-  }
-  void count(std::uint32_t enqueued) {
-    counted_ += enqueued;
-    lane_->enqueued += enqueued;
-  }
-  std::uint64_t gate() const { return address(gate_); }
-
- private:
-  void clear_entries() {
-    std::byte* at = entries().data();
-    for (const SmallWrite& entry : absent_) at = std::fill_n(at, entry.bytes, entry.absent);
-  }
-  void let_go() { lane_->enqueued -= std::exchange(counted_, 0); }
-
-  const std::int32_t device_;
-  std::shared_ptr<Spares> spares_;
-  std::shared_ptr<Lane> lane_;
-  Spares::List list_;
-  std::uint32_t pairs_ = 0;
-  Bytes entry_bytes_ = 0;
-  std::vector<SmallWrite> absent_;
-  std::atomic<std::uint32_t>* gate_ = nullptr;
-  bool opened_ = false;
-  std::vector<SharedEvent> events_;  ///< of cuts
-  bool ended_ = false;
-  cudaError_t failed_ = cudaSuccess;
-  std::uint32_t counted_ = 0;
-};
-
 struct CopyRun {
   std::uint64_t from = 0, to = 0;
   Bytes bytes = 0;
+};
+
+/// A flight that is being started.
+struct Start {
+  const FlightPlan& plan;
+  std::vector<CopyRun> runs;  ///< of a copy engine; none: a ring moves it
+  std::unique_ptr<CudaFlight> flight;
+
+  /// Launches, copies, events and waits.
+  std::uint32_t ops() const {
+    const std::size_t launches = runs.empty() ? plan.cuts.size() : runs.size();
+    return static_cast<std::uint32_t>(launches + plan.cuts.size() + 2 * plan.entries.size() + 1);
+  }
 };
 
 class CudaLanes final : public BlockLanes {
@@ -338,7 +77,8 @@ class CudaLanes final : public BlockLanes {
       const int priority = inward ? high : std::max(high, low - 1);
       cudaStream_t raw = nullptr;
       LEHR_CUDA_TRY(cudaStreamCreateWithPriority(&raw, cudaStreamNonBlocking, priority));
-      lanes_[inward ? 1 : 0] = std::make_shared<Lane>(config_.device, cuda::Stream(raw), tell_);
+      lanes_[inward ? 1 : 0] =
+          std::make_shared<FlightLane>(config_.device, cuda::Stream(raw), tell_);
     }
     LEHR_TRY(spares_->open(config_.list_bytes, kEvents));
     return load_kernels();
@@ -402,28 +142,35 @@ class CudaLanes final : public BlockLanes {
     return config_.most_enqueued - std::min(enqueued, config_.most_enqueued);
   }
 
-  Result<std::unique_ptr<Flight>> start(const FlightPlan& plan,
-                                        std::span<const kernels::PagePair> outward,
-                                        const StreamOrder& after) override {
+  Result<std::vector<std::unique_ptr<Flight>>> start(std::span<const FlightPlan> plans,
+                                                     const StreamOrder& after) override {
     const DeviceScope scope(config_.device);
     const std::lock_guard lock(starting_);
-    const std::shared_ptr<Lane>& lane = lanes_[plan.inward ? 1 : 0];
-    std::vector<CopyRun> runs;
-    if (!plan.inward) runs = copy_engine_runs(plan, outward);
-    const auto launches = static_cast<std::uint32_t>(runs.empty() ? plan.cuts.size() : runs.size());
-    const auto ops = static_cast<std::uint32_t>(after.events.size() + plan.cuts.size() +
-                                                2 * plan.entries.size() + 2) +
-                     launches;
+    // Refusals first: nothing may move of a job that is not taken whole.
+    std::vector<Start> starts;
+    auto waits = static_cast<std::uint32_t>(after.events.size()) + 1, ops = waits;
+    for (const FlightPlan& plan : plans) {
+      starts.push_back({plan, copy_engine_runs(plan, ops), nullptr});
+      ops += starts.back().ops();
+    }
+    const std::shared_ptr<FlightLane>& lane = lanes_[plans.front().inward ? 1 : 0];
     if (lane->enqueued + ops > config_.most_enqueued) {
       return refused(Reason::kOverBudget,
                      "device: " + std::to_string(lane->enqueued) + " launches are enqueued and " +
                          std::to_string(ops) + " more asked for, at most " +
                          std::to_string(config_.most_enqueued) + "; try again as jobs end");
     }
-    auto flight = std::make_unique<CudaFlight>(config_.device, spares_, lane);
-    flight->count(ops);
-    LEHR_TRY(enqueue(plan, outward, runs, after, *lane, *flight));
-    return std::unique_ptr<Flight>(std::move(flight));
+    for (Start& s : starts) {
+      s.flight = std::make_unique<CudaFlight>(config_.device, spares_, lane);
+      s.flight->count(s.ops() + std::exchange(waits, 0));
+      if (s.plan.pairs != 0 && s.runs.empty()) LEHR_TRY(s.flight->take_list(s.plan));
+    }
+    LEHR_TRY(wait_for(after, lane->stream()));
+    for (Start& s : starts) LEHR_TRY(enqueue(s, *lane));
+    std::vector<std::unique_ptr<Flight>> flights;
+    flights.reserve(starts.size());
+    for (Start& s : starts) flights.push_back(std::move(s.flight));
+    return flights;
   }
 
   Result<std::shared_ptr<std::byte>> device_memory(Bytes bytes, std::byte fill) override {
@@ -485,15 +232,10 @@ class CudaLanes final : public BlockLanes {
     return {};
   }
 
-  Status enqueue(const FlightPlan& plan, std::span<const kernels::PagePair> outward,
-                 std::span<const CopyRun> runs, const StreamOrder& after, Lane& lane,
-                 CudaFlight& flight) {
+  Status enqueue(const Start& start, FlightLane& lane) {
+    const FlightPlan& plan = start.plan;
+    CudaFlight& flight = *start.flight;
     const cudaStream_t main = lane.stream();
-    if (plan.pairs != 0 && runs.empty()) {
-      LEHR_TRY(flight.take_list(plan.pairs, plan.inward, plan.entries));
-      if (!plan.inward) std::copy(outward.begin(), outward.end(), flight.pairs().begin());
-    }
-    LEHR_TRY(wait_for(after, main));
     for (const SmallWrite& entry : plan.entries) {
       LEHR_CUDA_TRY(
           cudaMemsetAsync(entry.to, std::to_integer<int>(entry.absent), entry.bytes, main));
@@ -504,7 +246,8 @@ class CudaLanes final : public BlockLanes {
       const CUresult waited = wait_value_(main, flight.gate(), 1, CU_STREAM_WAIT_VALUE_GEQ);
       if (waited != CUDA_SUCCESS) return cuda::driver_error(waited, "cuStreamWaitValue32");
     }
-    Status moved = runs.empty() ? launch(plan, main, flight) : copy(runs, plan, main, flight);
+    Status moved =
+        start.runs.empty() ? launch(plan, main, flight) : copy(start.runs, plan, main, flight);
     // What was enqueued of a flight that failed may run yet: its list must live until then.
     if (!moved || plan.cuts.empty()) {
       const Status recorded = flight.record(main);
@@ -568,10 +311,11 @@ class CudaLanes final : public BlockLanes {
 
   /// What a copy engine would copy, if the profile says that it would be faster and the lane has
   /// room for so many copies; else nothing: a ring moves them with one launch.
-  std::vector<CopyRun> copy_engine_runs(const FlightPlan& plan,
-                                        std::span<const kernels::PagePair> pairs) const {
+  std::vector<CopyRun> copy_engine_runs(const FlightPlan& plan, std::uint32_t before) const {
+    const std::span<const kernels::PagePair> pairs = plan.outward;
     if (config_.outward.empty() || pairs.empty()) return {};
-    const std::uint32_t most_runs = room(false) / kPartForRuns;
+    const std::uint32_t left = room(false);
+    const std::uint32_t most_runs = (left - std::min(before, left)) / kPartForRuns;
     std::vector<CopyRun> runs;
     for (const kernels::PagePair& pair : pairs) {
       for (std::uint32_t i = 0; i < plan.layout.count; ++i) {
@@ -630,7 +374,7 @@ class CudaLanes final : public BlockLanes {
   PFN_cuPointerGetAttributes_v7000 attributes_ = nullptr;
   std::shared_ptr<Spares> spares_ = std::make_shared<Spares>();
   std::function<void()> tell_;
-  std::array<std::shared_ptr<Lane>, 2> lanes_;  ///< outward, inward
+  std::array<std::shared_ptr<FlightLane>, 2> lanes_;  ///< outward, inward
   std::mutex starting_;
   std::uint64_t seam_base_ = 0;
   Bytes seam_bytes_ = 0;

@@ -100,38 +100,48 @@ void small_pieces(std::uint64_t seed) {
   }
 }
 
+/// Pages of one piece, through rings of many shapes.
+std::uint64_t whole_pages(bool registers, std::uint64_t seed) {
+  for (const std::uint32_t bytes : {16U, 48U, 4096U, 8192U, 16384U, 20000U, 65536U + 16U}) {
+    for (const std::uint32_t pages : {1U, 3U, 31U, 33U, 257U}) {
+      if (quick && pages > 33) continue;
+      for (const std::uint32_t ctas : {1U, 4U, 19U}) {
+        kernels::PageLayout plain;
+        plain.piece_bytes = bytes / 16 * 16;
+        kernels::MoveRing ring;
+        ring.ctas = ctas;
+        ring.register_copies = registers;
+        ring.stages = ctas == 1 ? 2 : ctas == 4 ? 8 : 25;
+        ring.open_stores = ctas == 1 ? 1 : ctas == 4 ? 4 : 8;
+        ring.stage_bytes = ctas == 4 ? 16384 : 4096;
+        ring.keep_in_l2 = ctas == 4;
+        move_against_reference(plain, ring, pages, ++seed);
+      }
+    }
+  }
+  return seed;
+}
+
+/// K and V of four layers of a token block: apart on the device, together on the host.
+std::uint64_t layers_apart(bool registers, std::uint64_t seed) {
+  kernels::PageLayout apart;
+  apart.count = 8;
+  apart.piece_bytes = 4096;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    apart.from[i] = std::uint64_t{7 - i} * 8192;
+    apart.to[i] = std::uint64_t{i} * 4096;
+  }
+  kernels::MoveRing ring;
+  ring.register_copies = registers;
+  move_against_reference(apart, ring, 77, ++seed);
+  move_against_reference(apart.reversed(), ring, 77, ++seed);
+  return seed;
+}
+
 void kernel_layouts() {
   std::uint64_t seed = 1;
   for (const bool registers : {false, true}) {
-    for (const std::uint32_t bytes : {16U, 48U, 4096U, 8192U, 16384U, 20000U, 65536U + 16U}) {
-      for (const std::uint32_t pages : {1U, 3U, 31U, 33U, 257U}) {
-        if (quick && pages > 33) continue;
-        for (const std::uint32_t ctas : {1U, 4U, 19U}) {
-          kernels::PageLayout plain;
-          plain.piece_bytes = bytes / 16 * 16;
-          kernels::MoveRing ring;
-          ring.ctas = ctas;
-          ring.register_copies = registers;
-          ring.stages = ctas == 1 ? 2 : ctas == 4 ? 8 : 25;
-          ring.open_stores = ctas == 1 ? 1 : ctas == 4 ? 4 : 8;
-          ring.stage_bytes = ctas == 4 ? 16384 : 4096;
-          ring.keep_in_l2 = ctas == 4;
-          move_against_reference(plain, ring, pages, ++seed);
-        }
-      }
-    }
-    // K and V of four layers of a token block: apart on the device, together on the host.
-    kernels::PageLayout apart;
-    apart.count = 8;
-    apart.piece_bytes = 4096;
-    for (std::uint32_t i = 0; i < 8; ++i) {
-      apart.from[i] = std::uint64_t{7 - i} * 8192;
-      apart.to[i] = std::uint64_t{i} * 4096;
-    }
-    kernels::MoveRing ring;
-    ring.register_copies = registers;
-    move_against_reference(apart, ring, 77, ++seed);
-    move_against_reference(apart.reversed(), ring, 77, ++seed);
+    seed = layers_apart(registers, whole_pages(registers, seed));
   }
   small_pieces(seed);
   kernels::PageLayout odd;
@@ -200,6 +210,7 @@ void mover_contract(const Side& from, const Side& to, DeviceCopy copy, Bytes pag
         what + ": " + std::to_string(errors[0].wrong) + " of " + std::to_string(pages) + " wrong");
   // Cancelled jobs complete, too; nothing is left behind.
   std::vector<JobId> ids;
+  ids.reserve(jobs.size());
   for (const Job& job : jobs) ids.push_back(job.id);
   check(mover->submit(jobs) == pages, what + ": accepted again");
   const std::size_t cancelled = mover->cancel(ids);
