@@ -538,6 +538,10 @@ Status CudaDevice::launch(std::span<const std::byte> lists, LayerRange layers) {
                                 lists.size(), cudaMemcpyHostToDevice, up_.get()));
   LEHR_CUDA_TRY(cudaEventRecord(copied_[parity].get(), up_.get()));
   LEHR_CUDA_TRY(cudaStreamWaitEvent(main_.get(), copied_[parity].get(), 0));
+  if (options_.trace_kernels && layers.first == 0) {  // a step may launch fewer kinds than the last
+    LEHR_CUDA_TRY(
+        cudaMemsetAsync(kernel_stamps_.as<void>(), 0, kernel_stamps_.bytes(), main_.get()));
+  }
   LEHR_CUDA_TRY(cudaEventRecord(now.begin.get(), main_.get()));
   LEHR_TRY(launch_graphs(lists, layers, parity));
   LEHR_CUDA_TRY(cudaEventRecord(now.end.get(), main_.get()));
