@@ -9,6 +9,7 @@
 #include "kernels/base/half.hpp"
 #include "runtime/replay/api_calls.hpp"
 #include "runtime/replay/lowered_masses.hpp"
+#include "runtime/replay/target.hpp"
 
 namespace lehr::runtime {
 
@@ -158,6 +159,11 @@ Result<AttendResult> attend_through_api(const formats::AttentionTrace& trace,
   const formats::AttentionParts& parts = trace.parts();
   if (parts.q.empty() || parts.k.empty() || parts.v.empty())
     return invalid("the trace has no queries, K and V: there is nothing to attend to");
+  LEHR_ASSIGN(const auto* policy, placement::find_policy(options.runtime.policy));
+  if (policy->traits.needs_future || policy->traits.needs_instance) {
+    return invalid("policy " + options.runtime.policy +
+                   " knows the replay in advance, which nobody does where attention runs");
+  }
   RuntimeOptions own = options.runtime;
   if (own.page_bytes != 0 && own.page_bytes != g.page_bytes())
     return invalid("attention needs pages of the recorded shape");
@@ -195,7 +201,9 @@ Result<AttendResult> attend_through_api(const formats::AttentionTrace& trace,
     ++result.warm_steps;
   }
   result.wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  result.notes = notes_of(runtime);
   LEHR_TRY(note_lowering(own, g, result));
+  note_policy(own, g.layers, *policy, result);
   return out;
 }
 

@@ -17,7 +17,7 @@ struct AttendResult {
 
 /// Replays one trace on the host machine through lehr.h with its own K, V and queries in the pages.
 /// Every page is read in every step, so that what differs from float64 is precision alone. Refuses
-/// traces without q, k and v, and imposed page sizes.
+/// traces without q, k and v, imposed page sizes, and policies that know the future.
 Result<AttendResult> attend_through_api(const formats::AttentionTrace& trace,
                                         const ReplayOptions& options, const ApiOptions& api,
                                         const Progress& progress = {});

@@ -34,8 +34,9 @@ Status note_lowering(const RuntimeOptions& options, const KvGeometry& geometry,
   LEHR_ASSIGN(const Bytes lowered, lowered_page_bytes(*options.precision, geometry, full));
   const StepReport& r = result.all;
   LoweringResult& l = *result.lowering;
-  l.saved_to_hbm = (full - lowered) * r.lowered_crossings;
-  l.saved_in_hbm = (full - lowered) * r.lowered_hits;
+  l.saved_a_page = full - lowered;
+  l.saved_to_hbm = l.saved_a_page * r.lowered_crossings;
+  l.saved_in_hbm = l.saved_a_page * r.lowered_hits;
   l.written_home = lowered * r.lowered;
   l.mean_mass = lowered_share(r);
   LEHR_ASSIGN(const auto* policy, placement::find_policy(options.policy));
@@ -52,6 +53,10 @@ Status note_lowering(const RuntimeOptions& options, const KvGeometry& geometry,
                   "steps' (allowed {:.2f}%), {:.2f}% of a single step's",
                   100 * l.mean_mass, 100 * l.most_decayed_mass, 100 * options.precision->mass,
                   100 * l.most_mass));
+  if (l.most_decayed_mass > options.precision->mass) {
+    result.notes.emplace_back(
+        "that is more than allowed: lowered pages came to draw more attention than they had");
+  }
   return {};
 }
 

@@ -166,19 +166,21 @@ class Driver {
   StepReport report_;
 };
 
-/// Says where the policy held promotions back, and why.
-void note_restraint(ReplayResult& result, std::uint32_t layers) {
-  const auto say = [&](std::uint64_t held, const char* why) {
-    if (held == 0) return;
-    result.notes.push_back(fmt::format("no promotions in {:.1f} of {} steps: {}",
-                                       static_cast<double>(held) / layers, result.steps, why));
-  };
-  say(result.all.paused_layers, "predictions were off");
-  say(result.all.thrashing_layers,
-      "a step reads more than HBM holds, and what was promoted left unread");
-}
-
 }  // namespace
+
+void note_policy(const RuntimeOptions& options, std::uint32_t layers,
+                 const placement::PolicyDescriptor& policy, ReplayResult& result) {
+  const auto held = [&](std::uint64_t count, const char* why) {
+    if (count == 0) return;
+    result.notes.push_back(fmt::format("no promotions in {:.1f} of {} steps: {}",
+                                       static_cast<double>(count) / layers, result.steps, why));
+  };
+  held(result.all.paused_layers, "predictions were off");
+  held(result.all.thrashing_layers,
+       "a step reads more than HBM holds, and what was promoted left unread");
+  if (options.plan_every > 1 && policy.traits.needs_odds == 0)
+    result.notes.push_back(fmt::format("{} ranks no pages by odds: it plans as ever", policy.name));
+}
 
 Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
                                const ReplayOptions& options, const Progress& progress) {
@@ -212,7 +214,7 @@ Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
   result.notes = target.notes();
   LEHR_TRY(note_lowering(options.runtime, workload.sequences.front().selection->trace().geometry(),
                          result));
-  note_restraint(result, workload.sequences.front().selection->trace().geometry().layers);
+  note_policy(options.runtime, workload.layers(), *descriptor, result);
   return result;
 }
 

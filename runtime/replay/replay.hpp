@@ -20,6 +20,7 @@ struct ReplayOptions {
 
 /// What pages at the lower precision did in a replay.
 struct LoweringResult {
+  Bytes saved_a_page = 0;
   Bytes saved_to_hbm = 0;  ///< that did not have to cross
   Bytes saved_in_hbm = 0;  ///< that reads of HBM did not take
   Bytes written_home = 0;  ///< of the new forms

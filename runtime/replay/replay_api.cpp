@@ -86,6 +86,22 @@ std::string configuration(const RuntimeOptions& options, const KvGeometry& g,
   return text;
 }
 
+std::vector<std::string> notes_of(lehr_runtime runtime) {
+  std::size_t needed = 0;
+  if (lehr_notes(runtime, nullptr, 0, &needed) < 0 || needed <= 1) return {};
+  std::string text(needed, '\0');
+  if (lehr_notes(runtime, text.data(), text.size(), &needed) < 0) return {};
+  std::vector<std::string> lines;
+  std::size_t from = 0;
+  text.resize(std::strlen(text.c_str()));
+  while (from < text.size()) {
+    const std::size_t end = std::min(text.find('\n', from), text.size());
+    if (end > from) lines.push_back(text.substr(from, end - from));
+    from = end + 1;
+  }
+  return lines;
+}
+
 StepReport from_c(const lehr_step_report& r) {
   StepReport out;
 #define LEHR_STEP_COUNT(name, unit, help) out.name = r.name;
@@ -166,21 +182,7 @@ class ApiTarget final : public ReplayTarget {
     return said(lehr_sequence_release(runtime_, &handles_[sequence], 1, &each));
   }
 
-  std::vector<std::string> notes() override {
-    std::size_t needed = 0;
-    if (lehr_notes(runtime_, nullptr, 0, &needed) < 0 || needed <= 1) return {};
-    std::string text(needed, '\0');
-    if (lehr_notes(runtime_, text.data(), text.size(), &needed) < 0) return {};
-    std::vector<std::string> lines;
-    std::size_t from = 0;
-    text.resize(std::strlen(text.c_str()));
-    while (from < text.size()) {
-      const std::size_t end = std::min(text.find('\n', from), text.size());
-      if (end > from) lines.push_back(text.substr(from, end - from));
-      from = end + 1;
-    }
-    return lines;
-  }
+  std::vector<std::string> notes() override { return notes_of(runtime_); }
 
  private:
   lehr_runtime runtime_;

@@ -25,6 +25,11 @@ class ReplayTarget {
   virtual Status finish() { return {}; }
 };
 
+/// Lines for people, of what the policy did in a replay's steps: where it held promotions back and
+/// why, and what was asked for that does not touch it.
+void note_policy(const RuntimeOptions& options, std::uint32_t layers,
+                 const placement::PolicyDescriptor& policy, ReplayResult& result);
+
 Result<ReplayResult> replay_on(ReplayTarget& target, const Workload& workload,
                                const ReplayOptions& options, const Progress& progress);
 

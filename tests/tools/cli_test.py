@@ -376,6 +376,45 @@ class Precision(unittest.TestCase):
         self.assertGreater(errors["e4m3"], errors["none"])
         self.assertLess(errors["e4m3"], 0.05)
 
+    def test_figures_by_bytes_count_lowered_pages_as_they_are(self):
+        done = lehr("replay", TRACE, "--hbm", "10%", "--json", "-", "--policy", "sa", *self.LOWERS)
+        report = json.loads(done.stdout)
+        self.assertEqual((report["precision"], report["precision_mass"]), ("e4m3", 0.05))
+        whole, lowered = report["page_bytes"], report["lowered_page_bytes"]
+        done = report["cells"][0]["all"]
+        saved = whole - lowered
+        hits = whole * done["page_hits"] - saved * done["lowered_hits"]
+        misses = whole * done["page_misses"] - saved * done["lowered_crossings"]
+        self.assertAlmostEqual(done["byte_hit_rate"], hits / (hits + misses))
+        self.assertNotAlmostEqual(done["byte_hit_rate"], done["page_hits"] / done["page_reads"], 3)  # control
+        crossed = done["links"]["h2d"]["bytes"]
+        useful = whole * (done["page_misses"] + done["promoted_used"]) - saved * done["lowered_crossings"]
+        self.assertAlmostEqual(done["useful_share"], useful / crossed)
+        self.assertLessEqual(useful, crossed)
+
+    def test_several_gpus_say_what_they_lowered(self):
+        there = ("replay", TRACE, "--hbm", "10%", "--policy", "sa", "--gpus", "2")
+        done = lehr(*there, *self.LOWERS)
+        self.assertRegex(done.stdout, r"lowered pages +[1-9]\d*, to e4m3; \d")
+        self.assertNotIn("lowered pages", lehr(*there).stdout)
+
+    def test_a_budget_that_was_passed_is_said(self):
+        # The budget of one page in a tiny trace, whose masses rise a thousandfold in the middle.
+        rows = [[0] + [104] * 31 + [120] * 8 + [255] * 9 if t < 40 else [24] * 32 + [24] * 8 + [255] * 9 for t in range(80)]
+        for t, row in enumerate(rows):
+            rows[t] = [code if 16 * p <= 640 + t else 255 for p, code in enumerate(row[:45])]
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "rises.safetensors"
+            trace.write_bytes(trace_file(rows, prompt_tokens="640", steps="80"))
+            done = lehr("replay", str(trace), "--select", "all", "--hbm", "3 pages", "--policy", "sa:box=100", "--json", "-",
+                        "--precision", "e4m3", "--precision-mass", "0.01")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        cell = json.loads(done.stdout)["cells"][0]
+        self.assertGreater(cell["lowering"]["most_mass_share"], 0.01)
+        self.assertTrue(any("more than allowed" in note for note in cell["notes"]), cell["notes"])
+        within = self.cell("--policy", "sa", *self.LOWERS)
+        self.assertFalse(any("more than allowed" in note for note in within["notes"]), within["notes"])
+
     def test_no_policy_beats_the_bound(self):
         done = lehr("compare", TRACE, "--profile", "gh200", "--hbm", "10%", "--policies", "sa,table,min", "--json", "-",
                     "--precision", "int8", "--precision-mass", "1")
@@ -433,13 +472,38 @@ class Refusals(unittest.TestCase):
                 self.one_line("replay", TRACE, option, value, code=2, naming=("lehr replay: ", option))
 
     def test_groups(self):
-        for arguments, word in ((("--gpus", "4"), "unit"), (("--gpus", "2", "--budget", "1"), "--budget"),
+        for arguments, word in ((("--gpus", "4"), "KV heads"), (("--gpus", "2", "--budget", "1"), "--budget"),
                                 (("--gpus", "2", "--budget", "1,-1"), "--budget"), (("--gpus", "2", "--deal", "0,1"), "--deal"),
                                 (("--gpus", "2", "--split", "pages"), "--split"), (("--gpus", "0"), "--gpus"),
                                 (("--gpus", "65"), "--gpus"), (("--rebalance", "4"), "--gpus"),
                                 (("--gpus", "2", "--policy", "sa-window"), "sa-window")):
             with self.subTest(arguments):
                 self.one_line("replay", TRACE, *arguments, naming=(word,))
+
+    def test_options_that_would_change_nothing(self):
+        for option in (("--gpu", "0"), ("--donor", "1"), ("--check-reads",), ("--trace-kernels",), ("--spare-pages", "4"),
+                       ("--faults", "read#1=eio")):
+            for machine in ("sim", "host"):
+                with self.subTest((machine, option)):
+                    self.one_line("replay", TRACE, "--machine", machine, *option, code=2, naming=(option[0], "--machine cuda"))
+        for option in (("--select", "topk:10%"), ("--sinks", "2"), ("--recent", "0")):
+            with self.subTest(option):
+                self.one_line("replay", TRACE, "--machine", "host", "--attend", *option, code=2,
+                              naming=(option[0], "every page"))
+        done = lehr("replay", TRACE, "--policy", "lru", "--plan-every", "4", "--steps", "4")
+        self.assertIn("lru ranks no pages", done.stdout)
+        self.assertNotIn("ranks no pages", lehr("replay", TRACE, "--plan-every", "4", "--steps", "4").stdout)  # control
+
+    def test_attention_without_foresight(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = pathlib.Path(folder) / "qkv.safetensors"
+            trace.write_bytes(trace_with_contents())
+            there = ("replay", str(trace), "--machine", "host", "--attend", "--hbm", "10 pages", "--steps", "4")
+            for policy in ("min", "sa-window"):
+                self.one_line(*there, "--policy", policy, naming=(policy, "in advance"))
+            done = lehr(*there)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("page reads", done.stdout)  # what the machine says is passed on
 
     def test_starts_that_no_clock_counts(self):
         # 2^31 twice is 0 in 32 bits: all sequences would start at once.

@@ -121,17 +121,16 @@ std::vector<std::string> table_row(const Cell& cell, const placement::PolicyDesc
     if (platform.links[l].to == kHbm) up += static_cast<double>(w.link[l].bytes);
     if (platform.links[l].from == kHbm) down += static_cast<double>(w.link[l].bytes);
   }
-  const double useful = static_cast<double>((w.misses + w.promoted_used) * page_bytes);
-  const double hits = static_cast<double>(w.hits) / static_cast<double>(w.reads);
+  const ReadBytes read(w, page_bytes, result.lowering);
   return {table_row_label(policy),
           fmt::format("{:.1f}", s.tokens / w.total),
           human_seconds(percentile(s.seconds, 0.5)),
           human_seconds(percentile(s.seconds, 0.99)),
           human_seconds(w.exposed / s.steps),
-          fmt::format("{:.2f}%", 100.0 * hits),
+          fmt::format("{:.2f}%", 100.0 * read.hit_rate()),
           human_bytes(up / s.steps),
           human_bytes(down / s.steps),
-          up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, useful / up)) : "-",
+          up > 0 ? fmt::format("{:.0f}%", 100 * std::min(1.0, read.useful / up)) : "-",
           policy.traits.unlimited ? "-" : gap(w.total, s.bound),
           policy.traits.unlimited ? "-" : gap(w.total, s.oracle)};
 }

@@ -42,7 +42,16 @@ struct Arguments {
   bool attend = false;
   std::string timeline;
   std::string calibrated;
+  std::vector<const CLI::Option*> of_cuda;       ///< options that are for a GPU only
+  std::vector<const CLI::Option*> of_selection;  ///< that say which pages a step reads
 };
+
+/// An option that would change nothing is a misunderstanding.
+void refuse_given(const std::vector<const CLI::Option*>& options, const char* why) {
+  for (const CLI::Option* option : options) {
+    if (option->count() > 0) fail_usage(kCommand, invalid(option->get_name() + ": " + why));
+  }
+}
 
 /// Real memory: no tier gets more than the whole footprint, and what home can hold needs no place
 /// below.
@@ -75,8 +84,8 @@ std::string to_text(const runtime::ReplayResult& r, const std::string& hbm,
   line("predicted tokens/s", fmt::format("{:.1f} over all {} steps",
                                          static_cast<double>(r.tokens) / r.all.total, r.steps));
   line("exposed a step", human_seconds(r.all.exposed / r.steps));
-  line("byte hits", fmt::format("{:.3f}%", 100.0 * static_cast<double>(r.all.hits) /
-                                               static_cast<double>(r.all.reads)));
+  line("byte hits",
+       fmt::format("{:.3f}%", 100 * ReadBytes(r.all, prepared.page_bytes, r.lowering).hit_rate()));
   for (std::size_t i = 0; i < options.runtime.platform.links.size(); ++i) {
     if (r.all.link[i].bytes == 0) continue;
     line(("over " + options.runtime.platform.links[i].name).c_str(),
@@ -189,10 +198,8 @@ void check_together(const Arguments& arguments) {
     fail_usage(kCommand, invalid("--attend needs --machine host, and no --gpus"));
   if (arguments.attend && (arguments.replay.traces.size() != 1 || arguments.replay.sequences > 1))
     fail_usage(kCommand, invalid("--attend takes one trace and one sequence"));
-  if (!arguments.timeline.empty() && arguments.machine != "cuda")
-    fail_usage(kCommand, invalid("--perfetto needs --machine cuda"));
-  if (!arguments.calibrated.empty() && arguments.machine != "cuda")
-    fail_usage(kCommand, invalid("--calibrated needs --machine cuda"));
+  if (arguments.attend) refuse_given(arguments.of_selection, "--attend reads every page");
+  if (arguments.machine != "cuda") refuse_given(arguments.of_cuda, "needs --machine cuda");
 }
 
 /// What a replay at one capacity shows.
@@ -253,23 +260,27 @@ void add_replay(CLI::App& app) {
                    "On host: pages hold the trace's own K and V, every page is attended to, and "
                    "the output is held against float64");
   command.add_option("--steps", arguments->steps, "Stop after so many steps (default: all)");
-  command.add_option("--gpu", arguments->gpu.gpu, "On cuda: the GPU, from 0");
-  command.add_option("--donor", arguments->gpu.donor,
-                     "On cuda: the GPU whose HBM is the home tier, where the profile says peer");
-  command.add_flag("--check-reads", arguments->gpu.check_reads,
-                   "On cuda: compare every page's contents before it is read");
-  command.add_flag("--trace-kernels", arguments->gpu.trace_kernels,
-                   "On cuda: stamp each kernel's end; the step takes longer for it");
   arguments->group.add_to(command);
-  command.add_option("--spare-pages", arguments->gpu.spare_pages,
-                     "On cuda: places in host memory for pages on their way to or from NVMe beyond "
-                     "--host (default: a sixteenth of it)");
-  command.add_option("--faults", arguments->gpu.faults,
-                     "On cuda: faults of the NVMe tier's transfers, e.g. read#100=eio");
-  command.add_option("--calibrated", arguments->calibrated,
-                     "On cuda: write the profile, fitted to what was measured, to this file");
-  command.add_option("--perfetto", arguments->timeline,
-                     "On cuda: write a timeline of the run to this file (ui.perfetto.dev)");
+  for (const char* name : {"--select", "--sinks", "--recent"})
+    arguments->of_selection.push_back(command.get_option(name));
+  arguments->of_cuda = {
+      command.add_option("--gpu", arguments->gpu.gpu, "On cuda: the GPU, from 0"),
+      command.add_option("--donor", arguments->gpu.donor,
+                         "On cuda: the GPU whose HBM is the home tier, where the profile says "
+                         "peer"),
+      command.add_flag("--check-reads", arguments->gpu.check_reads,
+                       "On cuda: compare every page's contents before it is read"),
+      command.add_flag("--trace-kernels", arguments->gpu.trace_kernels,
+                       "On cuda: stamp each kernel's end; the step takes longer for it"),
+      command.add_option("--spare-pages", arguments->gpu.spare_pages,
+                         "On cuda: places in host memory for pages on their way to or from NVMe "
+                         "beyond --host (default: a sixteenth of it)"),
+      command.add_option("--faults", arguments->gpu.faults,
+                         "On cuda: faults of the NVMe tier's transfers, e.g. read#100=eio"),
+      command.add_option("--calibrated", arguments->calibrated,
+                         "On cuda: write the profile, fitted to what was measured, to this file"),
+      command.add_option("--perfetto", arguments->timeline,
+                         "On cuda: write a timeline of the run to this file (ui.perfetto.dev)")};
   command.callback([arguments] { run(*arguments); });
 }
 

@@ -289,6 +289,15 @@ std::string group_text(const GroupOutcome& outcome, const GroupArguments& argume
            fmt::format("{} (predicted, over {})",
                        human_seconds(outcome.merging / std::max(1U, whole.steps)),
                        options.between.size() == 1 ? options.between[0].name : "the host's links"));
+  if (const auto& precision = options.devices.front().precision) {
+    out += line("lowered pages",
+                fmt::format("{}, to {}; {:.2f}% of the softmax mass (allowed on "
+                            "each GPU: {:.2f}%)",
+                            whole.all.lowered, runtime::precision_name(precision),
+                            100.0 * static_cast<double>(whole.all.mass_lowered) /
+                                std::max(1.0, static_cast<double>(whole.all.mass_seen)),
+                            100 * precision->mass));
+  }
   for (const serving::Migration& m : outcome.migrations) out += migration_text(m);
   if (arguments.rebalance != 0 && outcome.migrations.empty()) {
     out += line("rebalanced", options.split == Split::kTokens

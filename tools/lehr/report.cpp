@@ -25,6 +25,18 @@ double percentile(std::vector<double> values, double share) {
   return values[at];
 }
 
+ReadBytes::ReadBytes(const runtime::StepReport& report, Bytes page_bytes,
+                     const std::optional<runtime::LoweringResult>& lowering) {
+  const auto whole = [page_bytes](std::uint64_t pages) {
+    return static_cast<double>(pages * page_bytes);
+  };
+  const double saved = lowering ? static_cast<double>(lowering->saved_a_page) : 0;
+  const double crossed = saved * static_cast<double>(report.lowered_crossings);
+  hits = whole(report.hits) - saved * static_cast<double>(report.lowered_hits);
+  misses = std::max(0.0, whole(report.misses) - crossed);
+  useful = whole(report.misses + report.promoted_used) - crossed;
+}
+
 ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared) {
   const KvGeometry g = prepared.traces.front()->geometry();
   ordered_json out;
@@ -51,7 +63,15 @@ ordered_json describe(const ReplayArguments& arguments, const Prepared& prepared
   out["profile"] = prepared.base.runtime.platform.name;
   out["weights_gb"] = arguments.weights_gb;
   out["cold"] = arguments.cold;
+  out["predictor"] = arguments.predictor;
+  out["window"] = arguments.window;
+  out["importance"] = arguments.importance;
   out["plan_every"] = arguments.plan_every;
+  out["precision"] = arguments.precision;
+  if (prepared.lowered_bytes > 0) {
+    out["precision_mass"] = arguments.precision_mass;
+    out["lowered_page_bytes"] = prepared.lowered_bytes;
+  }
   out["warmup_steps"] = arguments.warmup;
   out["seed"] = arguments.seed;
   out["times"] = "predicted";  // but those whose name says measured
@@ -69,7 +89,7 @@ std::string count_key(const std::string& name) {
 /// `step_seconds`: of the steps that `r` adds up.
 ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens,
                     std::span<const Seconds> step_seconds, const placement::Platform& platform,
-                    Bytes page_bytes) {
+                    const ReadBytes& read) {
   ordered_json out;
   const double n = std::max<double>(1, static_cast<double>(step_seconds.size()));
   out["steps"] = step_seconds.size();
@@ -85,8 +105,7 @@ ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens,
                               {"stall", r.time.stall * 1e3 / n}};
 #define LEHR_STEP_COUNT(name, unit, help) out[count_key(#name)] = r.name;
 #include "runtime/step_report.def"
-  out["byte_hit_rate"] =
-      r.reads > 0 ? static_cast<double>(r.hits) / static_cast<double>(r.reads) : 1.0;
+  out["byte_hit_rate"] = read.hit_rate();
   ordered_json links;
   Bytes up = 0;
   for (std::size_t i = 0; i < platform.links.size(); ++i) {
@@ -95,8 +114,7 @@ ordered_json totals(const runtime::StepReport& r, std::uint64_t tokens,
   }
   out["links"] = links;
   // Moved towards HBM and read at least once: misses are read by the crossing itself.
-  const double useful = static_cast<double>((r.misses + r.promoted_used) * page_bytes);
-  out["useful_share"] = up > 0 ? std::min(1.0, useful / static_cast<double>(up)) : 1.0;
+  out["useful_share"] = up > 0 ? std::min(1.0, read.useful / static_cast<double>(up)) : 1.0;
   return out;
 }
 
@@ -108,9 +126,10 @@ ordered_json figures(const runtime::ReplayResult& result, const runtime::ReplayO
   out["policy"] = result.policy;
   const std::span<const Seconds> steps(result.step_seconds);
   const placement::Platform& platform = options.runtime.platform;
-  out["all"] = totals(result.all, result.tokens, steps, platform, page_bytes);
-  out["warm"] =
-      totals(result.warm, result.warm_tokens, steps.last(result.warm_steps), platform, page_bytes);
+  out["all"] =
+      totals(result.all, result.tokens, steps, platform, {result.all, page_bytes, result.lowering});
+  out["warm"] = totals(result.warm, result.warm_tokens, steps.last(result.warm_steps), platform,
+                       {result.warm, page_bytes, result.lowering});
   if (!result.measured_seconds.empty()) {
     out["measured_step_p50_ms"] = percentile(result.measured_seconds, 0.50) * 1e3;
     out["measured_seconds"] = result.all.measured;
