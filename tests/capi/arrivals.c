@@ -9,8 +9,12 @@
  * come back; drafts are rolled back. All along, K and V of some sequence are read back and
  * compared, and at the end of all of them. With faults, a step that fails must say why; what was
  * written before must still be there.
+ *
+ * Built with ARRIVALS_PRECISION ("e4m3" or "int8"), placement may lower pages for a third of the
+ * mass: what is read back is then a little off, and stays within that share.
  */
 #include <lehr.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,19 +22,25 @@
 
 #include "checks.h"
 
+#ifdef ARRIVALS_PRECISION /* pages of a shape that can be lowered, and little HBM for them */
+enum { DIM = 64, PAGE = 16, HBM_PAGES = 160, HOST_PAGES = 400, NVME_PAGES = 800 };
+static const char kPolicy[] = "name = \"sa\"\nprecision = \"" ARRIVALS_PRECISION
+                              "\"\nprecision_mass = 0.33\n[policy.parameters]\nbox = 100\n";
+static const float kOff = 0.04f, kMassAllowed = 0.33f;
+#else
+enum { DIM = 16, PAGE = 8, HBM_PAGES = 260, HOST_PAGES = 700, NVME_PAGES = 1500 };
+static const char kPolicy[] = "name = \"table\"\n";
+static const float kOff = 0, kMassAllowed = 0;
+#endif
+
 enum {
   LAYERS = 2,
   HEADS = 2,
   Q_HEADS = 4,
-  DIM = 16,
-  PAGE = 8,
   GROUPS = LAYERS * HEADS,
   MOST = 24,     /* sequences */
   LONGEST = 320, /* tokens of one */
-  CHUNK = 40,
-  HBM_PAGES = 260,
-  HOST_PAGES = 700,
-  NVME_PAGES = 1500
+  CHUNK = 40
 };
 
 static uint64_t state;
@@ -54,7 +64,7 @@ static request all[MOST];
 static uint32_t count;
 static struct {
   uint64_t steps, admitted, finished, refused, suspended, resumed, forks, rolled_back, checked,
-      failed;
+      failed, off;
 } did;
 
 static float value(uint32_t what, uint32_t token, uint32_t layer, uint32_t head, uint32_t channel) {
@@ -90,6 +100,15 @@ static void fill(float* data, uint32_t what, uint32_t layer, uint32_t heads, con
         data[(h * pitch + j) * DIM + c] = value(what, tokens[j], layer, h, c);
 }
 
+static void compare(const float* found, const float* right, size_t n) {
+  if (memcmp(found, right, sizeof(float) * n) == 0) return;
+  for (size_t i = 0; i < n; ++i) {
+    if (found[i] == right[i]) continue;
+    CHECK(fabsf(found[i] - right[i]) <= kOff);
+    ++did.off;
+  }
+}
+
 /* Everything of a sequence is what was appended. */
 static void check_contents(const request* r) {
   static float k[HEADS * LONGEST * DIM], v[HEADS * LONGEST * DIM], want[HEADS * LONGEST * DIM];
@@ -99,9 +118,9 @@ static void check_contents(const request* r) {
     make_tensor(&values, v, 1, HEADS, r->tokens);
     MUST(lehr_sequence_gather(runtime, layer, &r->handle, 1, &keys.t, &values.t));
     fill(want, 0, layer, HEADS, r->text, r->tokens, r->tokens);
-    CHECK(memcmp(k, want, sizeof(float) * HEADS * r->tokens * DIM) == 0);
+    compare(k, want, (size_t)HEADS * r->tokens * DIM);
     fill(want, 1, layer, HEADS, r->text, r->tokens, r->tokens);
-    CHECK(memcmp(v, want, sizeof(float) * HEADS * r->tokens * DIM) == 0);
+    compare(v, want, (size_t)HEADS * r->tokens * DIM);
   }
   ++did.checked;
 }
@@ -145,7 +164,7 @@ static lehr_status advance(request** batch, uint32_t n, uint32_t tokens) {
     if (status != LEHR_OK) break;
     lehr_attend_request request_ = {
         .struct_size = sizeof request_, .layer = layer, .q = &queries.t, .out = &outs.t};
-    if (tokens == 1) {
+    if (tokens == 1 && kOff == 0) { /* else all is read, and much of it over the link */
       request_.select_by = LEHR_SELECT_RATIO;
       request_.select_amount = 0.3f;
     }
@@ -292,13 +311,13 @@ int main(int argc, char** argv) {
   state = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
   const char* faults = argc > 4 ? argv[4] : "";
   char config[1200];
-  snprintf(
-      config, sizeof config,
-      "machine = \"host\"\nprofile = \"h200-pcie5\"\nfaults = \"%s\"\n[policy]\nname = \"table\"\n"
-      "[geometry]\nlayers = %d\nkv_heads = %d\nq_heads = %d\nhead_dim = %d\npage_tokens = %d\n"
-      "dtype = \"f32\"\n[step]\ncontents = \"kv\"\n[nvme]\npath = \"%s\"\n"
-      "[capacity]\nhbm = \"%d pages\"\nhost = \"%d pages\"\nnvme = \"%d pages\"\n",
-      faults, LAYERS, HEADS, Q_HEADS, DIM, PAGE, argv[1], HBM_PAGES, HOST_PAGES, NVME_PAGES);
+  snprintf(config, sizeof config,
+           "machine = \"host\"\nprofile = \"h200-pcie5\"\nfaults = \"%s\"\n[policy]\n%s"
+           "[geometry]\nlayers = %d\nkv_heads = %d\nq_heads = %d\nhead_dim = %d\npage_tokens = %d\n"
+           "dtype = \"f32\"\n[step]\ncontents = \"kv\"\n[nvme]\npath = \"%s\"\n"
+           "[capacity]\nhbm = \"%d pages\"\nhost = \"%d pages\"\nnvme = \"%d pages\"\n",
+           faults, kPolicy, LAYERS, HEADS, Q_HEADS, DIM, PAGE, argv[1], HBM_PAGES, HOST_PAGES,
+           NVME_PAGES);
   const lehr_open_options options = {
       .struct_size = sizeof options, .config = config, .config_size = strlen(config)};
   MUST(lehr_open(LEHR_VERSION, &options, &runtime));
@@ -323,6 +342,10 @@ int main(int argc, char** argv) {
   } else {
     CHECK(faults[0] != '\0');
   }
+  lehr_step_report sum = {.struct_size = sizeof sum};
+  MUST(lehr_step_totals(runtime, &sum));
+  CHECK(kMassAllowed > 0 ? sum.lowered > 0 && did.off > 0 : sum.lowered + did.off == 0);
+  CHECK((double)sum.mass_lowered <= (double)kMassAllowed * (double)sum.mass_seen);
   MUST(lehr_close(runtime));
   printf(
       "arrivals: seed %llu, %llu turns: %llu steps, %llu admitted, %llu finished, %llu refused, "
