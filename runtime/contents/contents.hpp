@@ -102,7 +102,12 @@ class Contents {
   virtual Status gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                         const Tensor& v) = 0;
 
+  /// Waits for what was enqueued.
   virtual Result<ContentsStats> stats() = 0;
+
+  /// Memory that the host and all devices of the process read and write at the same address. Must
+  /// be let go before this is.
+  virtual Result<std::shared_ptr<std::byte>> shared_memory(Bytes bytes) = 0;
 };
 
 }  // namespace lehr::contents

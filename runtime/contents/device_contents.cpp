@@ -806,4 +806,14 @@ Result<ContentsStats> DeviceContents::stats() {
   return out;
 }
 
+Result<std::shared_ptr<std::byte>> DeviceContents::shared_memory(Bytes bytes) {
+  LEHR_ASSIGN(const Block block, device_->pinned(std::max<Bytes>(bytes, 1)));
+  if (block.device != reinterpret_cast<std::uint64_t>(block.host)) {
+    device_->release(block);
+    return unsupported("this device sees host memory at other addresses than the host");
+  }
+  return std::shared_ptr<std::byte>(
+      block.host, [device = device_.get(), block](std::byte*) { device->release(block); });
+}
+
 }  // namespace lehr::contents

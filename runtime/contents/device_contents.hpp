@@ -74,8 +74,9 @@ class DeviceContents final : public Contents {
   Status reorder(std::span<const SequenceId> ids, std::span<const std::uint32_t> parents) override;
   Status gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                 const Tensor& v) override;
-  /// Waits for what was enqueued. kCorrupt if attention ever met a page that was nowhere.
+  /// kCorrupt if attention ever met a page that was nowhere.
   Result<ContentsStats> stats() override;
+  Result<std::shared_ptr<std::byte>> shared_memory(Bytes bytes) override;
 
   std::string describe() const { return device_->describe(); }
 

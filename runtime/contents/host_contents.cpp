@@ -307,4 +307,8 @@ Result<ContentsStats> HostContents::stats() {
   return out;
 }
 
+Result<std::shared_ptr<std::byte>> HostContents::shared_memory(Bytes bytes) {
+  return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+}
+
 }  // namespace lehr::contents

@@ -42,6 +42,7 @@ class HostContents final : public Contents, public runtime::PageSource {
   Status gather(std::uint32_t layer, std::span<const SequenceId> ids, const Tensor& k,
                 const Tensor& v) override;
   Result<ContentsStats> stats() override;
+  Result<std::shared_ptr<std::byte>> shared_memory(Bytes bytes) override;
   const PageShape& page() const { return page_; }
 
   bool fill(PageId page, std::uint32_t version, std::span<std::byte> out) override;

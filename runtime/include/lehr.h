@@ -856,9 +856,11 @@ typedef struct lehr_rebalance_report {
 /*
  * Between steps: deals heads, layers or tokens anew, by what each device's steps took and hit since
  * the last call, or as the caller says. Nothing changes where nothing is gained. `out` may be NULL.
+ * The new division takes its memory before the old one gives its own back. K and V go through host
+ * memory; on cuda, what was enqueued on the streams of the last step is waited for.
  * Thread: serial. Stream: none. Blocks: while K and V are copied.
  * Errors: INVALID inside a step; OUT_OF_RANGE units; OVER_BUDGET or NO_SPACE if they do not fit:
- *   everything stays as it was; UNSUPPORTED a change on cuda.
+ *   everything stays as it was.
  * Since: 0.1. Stability: experimental.
  */
 LEHR_API lehr_status lehr_group_rebalance(lehr_group group, const lehr_rebalance_request* request,

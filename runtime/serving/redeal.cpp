@@ -63,24 +63,36 @@ Status ServingGroup::truncate(const Member& member, std::uint64_t tokens) {
   return {};
 }
 
-/// K and V of a sequence from token `first` on, a layer at a time through memory of ours.
+/// What was enqueued on all devices has run.
+Status ServingGroup::wait() {
+  for (const Part& part : parts_) {
+    auto stats = part.contents->stats();
+    if (!stats) return std::move(stats).error();
+  }
+  return {};
+}
+
+/// K and V of a sequence from token `first` on, a layer at a time through host memory.
 Status ServingGroup::copy_tokens(ServingGroup& to, SequenceId from_id, SequenceId to_id,
                                  std::uint64_t first) {
   const KvGeometry& g = options_.geometry;
   const std::uint64_t all = tokens(from_id);
   if (all == first) return {};
   const auto count = static_cast<std::uint32_t>(all - first);
-  std::vector<std::byte> keys, values;
   const auto rows = static_cast<std::int64_t>(all);
-  const Tensor k = dense(keys, options_.element, 1, g.kv_heads, rows, g.head_dim);
-  const Tensor v = dense(values, options_.element, 1, g.kv_heads, rows, g.head_dim);
+  const Bytes half = all * g.kv_heads * g.head_dim * contents::bytes_of(options_.element);
+  LEHR_ASSIGN(const auto memory, parts_.front().contents->shared_memory(2 * half));
+  const Tensor k = dense(memory.get(), options_.element, 1, g.kv_heads, rows, g.head_dim);
+  const Tensor v = dense(memory.get() + half, options_.element, 1, g.kv_heads, rows, g.head_dim);
   LEHR_TRY(to.begin({&to_id, 1}, {&count, 1}));
   for (std::uint32_t layer = 0; layer < g.layers; ++layer) {
     LEHR_TRY(gather(layer, {&from_id, 1}, k, v));
+    LEHR_TRY(wait());
     LEHR_TRY(to.append(layer, tokens_from(k, first), tokens_from(v, first)));
+    LEHR_TRY(to.wait());
   }
-  LEHR_TRY(to.end());
-  return {};
+  const auto ended = to.end();
+  return ended ? Status{} : Status(ended.error());
 }
 
 /// Every sequence to a group that has none. A fork of one that was copied is a fork there, as far
@@ -130,8 +142,6 @@ Result<Redealt> ServingGroup::redeal(std::span<const std::uint32_t> units) {
   if (in_step()) return invalid("units change device between steps only");
   Redealt told;
   if (std::equal(units.begin(), units.end(), units_.begin())) return told;
-  if (!options_.host_memory)
-    return unsupported("these devices' K and V cannot go from one to another yet");
   ServingGroup next(options_);
   next.units_.assign(units.begin(), units.end());
   next.seen_.resize(parts_.size());

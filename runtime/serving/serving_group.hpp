@@ -34,7 +34,7 @@ struct ServingGroupOptions {
   std::vector<double> weights;  ///< one a device: its first share of heads, layers or tokens
   MakePart make;
   /// Parts read and write the process's own memory, as those on the host do. Else tensors are each
-  /// part's device's, and nothing can go from part to part.
+  /// part's device's.
   bool host_memory = true;
 };
 
@@ -94,9 +94,9 @@ class ServingGroup {
   /// step (measured where the machine measures, else predicted) and hits of all reads. By tokens,
   /// units are pages.
   std::vector<placement::DeviceLoad> take_loads();
-  /// Deals units anew, between steps: parts are made again and get all K and V from the old ones;
-  /// what forks share is copied once and goes on being shared. On failure everything stays as it
-  /// was. kUnsupported where parts do not read the process's own memory.
+  /// Deals units anew, between steps: parts are made again, while the old ones are there, and get
+  /// all K and V from them through host memory; what forks share is copied once and goes on being
+  /// shared. On failure everything stays as it was. Waits for what was enqueued.
   /// `units`: one number a device, in all what there is. By tokens: each device's share of every
   /// sequence, in all less than 2^32.
   Result<Redealt> redeal(std::span<const std::uint32_t> units);
@@ -150,6 +150,7 @@ class ServingGroup {
   // Rebalancing (redeal.cpp).
   std::uint64_t shared_tokens(const Member& a, const Member& b) const;
   Status truncate(const Member& member, std::uint64_t tokens);
+  Status wait();
   Status copy_tokens(ServingGroup& to, SequenceId from_id, SequenceId to_id, std::uint64_t first);
   Status copy_sequences(ServingGroup& to, Redealt& told);
 

@@ -7,16 +7,18 @@
 
 namespace lehr::serving {
 
+inline contents::Tensor dense(std::byte* memory, contents::Element element, std::int64_t batch,
+                              std::int64_t heads, std::int64_t tokens, std::int64_t dim) {
+  return {
+      memory, element, {batch, heads, tokens, dim}, {heads * tokens * dim, tokens * dim, dim, 1}};
+}
 /// A dense tensor of `memory`, which becomes as large as need be.
 inline contents::Tensor dense(std::vector<std::byte>& memory, contents::Element element,
                               std::int64_t batch, std::int64_t heads, std::int64_t tokens,
                               std::int64_t dim) {
   memory.resize(static_cast<std::size_t>(batch * heads * tokens * dim) *
                 contents::bytes_of(element));
-  return {memory.data(),
-          element,
-          {batch, heads, tokens, dim},
-          {heads * tokens * dim, tokens * dim, dim, 1}};
+  return dense(memory.data(), element, batch, heads, tokens, dim);
 }
 
 /// Some of its heads.

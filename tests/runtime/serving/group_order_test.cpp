@@ -171,19 +171,6 @@ TEST_CASE("units change device while there is nothing, and with shares that cann
   CHECK(group->redeal(most));
 }
 
-TEST_CASE("devices whose K and V cannot go anywhere refuse a change, and only a change") {
-  Devices two{{2000, 2000}};
-  ServingGroupOptions options;
-  options.geometry = model();
-  options.weights = {1, 1};
-  options.make = two.maker();
-  options.host_memory = false;
-  const auto group = ServingGroup::create(options);
-  REQUIRE(group);
-  CHECK((*group)->redeal(std::vector<std::uint32_t>{2, 2}));
-  CHECK((*group)->redeal(std::vector<std::uint32_t>{3, 1}).error().code == Code::kUnsupported);
-}
-
 TEST_CASE("a gather of other heads, layers or rows than there are is refused") {
   for (const Split split : kSplits) {
     CAPTURE(static_cast<int>(split));
