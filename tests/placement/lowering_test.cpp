@@ -148,6 +148,125 @@ TEST_CASE("LowerHistogram: bins rise with what mass buys, and take any number") 
 }
 
 constexpr Bytes kPage = 16 * kKiB;
+constexpr Bytes kLow = 8 * kKiB + 16;
+
+/// 32 crossings at 50 GB/s after 1 us: 11.486 us whole, 6.253 lowered.
+PolicyContext lowers(const Platform& platform) {
+  PolicyContext context{&platform, 8, kPage, 1, 1, 0};
+  context.lowered_bytes = kLow;
+  context.lowered_mass = 0.4;
+  return context;
+}
+
+/// `steps` in which page 0 has half of the mass, page 1 a 64th, and the tail the rest.
+void learn(Lowering& lowering, TinyLayer& layer, std::uint32_t steps) {
+  layer.mass = {8, 48};
+  layer.of_group = {8, 48, 8};
+  for (std::uint32_t t = 0; t < steps; ++t) {
+    layer.view.step = t;
+    lowering.read(layer.view);
+    lowering.next_step();
+  }
+}
+
+TEST_CASE("Lowering: what is worth it pays for its write-back, by hand") {
+  const Platform platform = test::small_platform();
+  Lowering lowering;
+  lowering.begin(lowers(platform), {.steps = 8, .price = 1, .reserve = 0.5});
+  REQUIRE(lowering.allowed());
+  CHECK(lowering.crossing() == Approx(6.25312 / 11.48576));
+  // A write-back takes 6.253 us, each of 8 steps saves 5.233 us: odds of 0.1494.
+  TinyLayer layer;
+  learn(lowering, layer, 4);
+  CHECK_FALSE(lowering.pays(1, 0.149F, 3, 0));
+  CHECK(lowering.pays(1, 0.150F, 3, 0));
+  CHECK_FALSE(lowering.pays(1, 1.0F, 3, LowerHistogram::kBins));
+  // 64 crossings for each unit of mass, times all there is: bin 8 + a little.
+  CHECK(lowering.pays(1, 1.0F, 3, LowerHistogram::bin(64)));
+  CHECK_FALSE(lowering.pays(1, 1.0F, 3, LowerHistogram::bin(128)));
+}
+
+TEST_CASE("Lowering: pages are counted that cross, are whole, and pay") {
+  const Platform platform = test::small_platform();
+  Lowering lowering;
+  lowering.begin(lowers(platform), {.steps = 8, .price = 1, .reserve = 0.5});
+  TinyLayer layer;
+  learn(lowering, layer, 4);
+  LowerHistogram group;
+  const auto sums = [&] {
+    double saved = 0, mass = 0;
+    for (std::uint32_t b = 0; b < LowerHistogram::kBins; ++b) {
+      saved += group.saved(b);
+      mass += group.mass(b);
+    }
+    return std::pair(saved, mass);
+  };
+  lowering.count(1, 0.149F, layer.view, group);
+  layer.residency[1] = 3;
+  lowering.count(1, 1.0F, layer.view, group);  // in HBM
+  layer.residency[1] = 2;
+  layer.lowered[1] = 1;
+  lowering.count(1, 1.0F, layer.view, group);  // lowered
+  CHECK(sums() == std::pair(0.0, 0.0));
+  layer.lowered[1] = 0;
+  lowering.count(1, 0.5F, layer.view, group);
+  CHECK(sums().first == Approx(0.5 * (1 - 6.25312 / 11.48576)));
+  CHECK(sums().second == Approx(0.5 / 64 / (1 + 1.0 / 64)).epsilon(1e-3));
+}
+
+TEST_CASE("Lowering: the write-backs of a layer fit beside it, and none is made unknown") {
+  const Platform platform = test::small_platform();
+  Lowering lowering;
+  lowering.begin(lowers(platform), {});
+  CHECK(lowering.begin_layer(1) == 0);  // nothing is known yet
+  TinyLayer layer;
+  learn(lowering, layer, 1);
+  CHECK(lowering.begin_layer(0.9e-6) == 0);  // the link's latency
+  CHECK(lowering.begin_layer(1e-6 + 2.5 * kLow / 50e9) == 2);
+  CHECK(lowering.begin_layer(1e-6 + 100.5 * kLow / 50e9) == 100);
+}
+
+TEST_CASE("Lowering: as much mass as the budget has left, and less while little is known") {
+  const Platform platform = test::small_platform();
+  Lowering lowering;
+  lowering.begin(lowers(platform), {.steps = 8, .price = 1, .reserve = 0.49});
+  TinyLayer layer;
+  learn(lowering, layer, 1);
+  const double one_step = 1 - std::exp2(-1.0 / MassLedger::kHalfLife);
+  CHECK(lowering.mass_left() == Approx(0.196 * one_step));
+  learn(lowering, layer, 400);
+  CHECK(lowering.mass_left() == Approx(0.196));
+  LayerPlan plan;
+  CHECK_FALSE(lowering.lower(0, 1.0F, 399, plan));  // half of the mass
+  while (lowering.lower(1, 1.0F, 399, plan)) REQUIRE(plan.lower.size() < 100);
+  CHECK(plan.lower == std::vector<PageId>(12, 1));  // of 0.01538 each
+  CHECK(lowering.mass_left() == Approx(0.196 - 12 * (1.0 / 64) / (1 + 1.0 / 64)).margin(1e-4));
+}
+
+TEST_CASE("Lowering: not where nobody allows it, nor where it saves no time") {
+  const Platform platform = test::small_platform();
+  Lowering lowering;
+  const auto allowed = [&](const PolicyContext& context) {
+    lowering.begin(context, {});
+    return lowering.allowed();
+  };
+  PolicyContext context = lowers(platform);
+  CHECK(allowed(context));
+  context.lowered_mass = 0;
+  CHECK_FALSE(allowed(context));
+  CHECK(lowering.crossing() == 1);
+  CHECK(lowering.begin_layer(1) == 0);
+  context = lowers(platform);
+  context.lowered_bytes = 0;
+  CHECK_FALSE(allowed(context));
+  context = lowers(platform);
+  context.platform = nullptr;
+  CHECK_FALSE(allowed(context));
+  Platform odd = platform;  // small transfers are so slow that half the bytes take as long
+  odd.links[odd.link(odd.home, kHbm)].curve =
+      BandwidthCurve({kLow, kPage}, {1, 64}, {1e9, 1e9, 50e9, 50e9});
+  CHECK_FALSE(allowed(lowers(odd)));
+}
 
 struct Case {
   std::vector<OddsHistogram> groups;
