@@ -54,7 +54,7 @@ class World {
     o.store->block_bytes = block_bytes;
     o.store->threads = form.threads;
     o.store->slots = {host, nvme};
-    o.store->nvme_directory = ".";
+    o.store->nvme_directory = std::string(".");
     o.store->faults = *transfer::FaultPlan::parse(faults);
     o.store->lanes = lanes;
     auto made = Service::create(o);
