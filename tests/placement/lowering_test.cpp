@@ -72,6 +72,31 @@ TEST_CASE("MassLedger: shares by hand") {
   CHECK(ledger.share(0, 1.0F, 1) == 0);
 }
 
+TEST_CASE(
+    "MassLedger: the most on lowered pages fades slowly, and no page is a tail that was read") {
+  MassLedger ledger;
+  TinyLayer layer;
+  layer.lowered[1] = 1;
+  ledger.read(layer.view);
+  ledger.next_step();
+  CHECK(ledger.used() == Approx(0.25));
+  layer.lowered[1] = 0;  // as if it were not read
+  for (Step step = 1; step <= 10; ++step) {
+    layer.view.step = step;
+    ledger.read(layer.view);
+    ledger.next_step();
+    CHECK(ledger.used() == Approx(0.25 * std::pow(0.98, step)));
+  }
+  // Whole pages only: the last is one of those read, and 3/4 in all.
+  MassLedger whole;
+  layer.blocks.pop_back();
+  layer.groups[0].blocks = layer.blocks;
+  layer.view.groups = layer.groups;
+  whole.read(layer.view);
+  whole.next_step();
+  CHECK(whole.share(0, 1.0F, layer.view.step) == Approx(0.5 / 0.75));
+}
+
 TEST_CASE("MassLedger: untold masses say nothing, so that nothing is lowered") {
   MassLedger ledger;
   TinyLayer layer;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pages that take the lower precision: bytes by hand, one form at a time, in every tier.
 #include <cmath>
+#include <utility>
 
 #include "runtime/machines/host.hpp"
 #include "runtime/machines/sim.hpp"
@@ -169,6 +170,50 @@ TEST_CASE("where no precision is allowed pages keep theirs") {
   }
   CHECK(policy->context_.lowered_bytes == 0);
 }
+
+namespace {
+
+/// Does what it is told to in the next layer, and keeps nothing else.
+class Told final : public placement::Policy {
+ public:
+  LayerPlan next;
+
+  void begin(const placement::PolicyContext&) override {}
+  void add_pages(std::span<const PageId>, std::span<const Tick>, const PageColumns&) override {}
+  void remove_pages(std::span<const PageId>) override {}
+  void decide(const LayerView& view, LayerPlan& plan) override {
+    plan = std::exchange(next, {});
+    make_room(view, view.must_free, plan);
+  }
+};
+
+}  // namespace
+
+#if LEHR_CHECKS < 2  // else the step ends there, with the rule that was broken
+
+TEST_CASE("what may not be lowered stays as it is, whoever asks") {
+  auto policy = std::make_shared<Told>();
+  RuntimeOptions o = options(4, policy);
+  o.cold = true;
+  o.platform.flops = 1e9;  // no layer lasts longer than its reads: promotions wait
+  const auto r = make(o);
+  const SequenceId s = start(*r, 12);
+  const auto lowers = [&](std::vector<PageId> pages, const std::vector<std::uint32_t>& read) {
+    policy->next.lower = std::move(pages);
+    const StepReport report = step(*r, s, read);
+    CHECK(report.link[1].bytes == 272 * report.lowered + 512 * report.written_back);
+    return report.lowered;
+  };
+  policy->next.promote = {{0, false}};
+  CHECK(lowers({2}, {1}) == 0);  // not at hand
+  REQUIRE((r->table().flags[0] & kInFlight) != 0);
+  CHECK(lowers({0}, {0}) == 0);  // on its way to HBM: held
+  CHECK(lowers({1}, {1}) == 1);
+  CHECK(lowers({1}, {1}) == 0);  // already
+  CHECK(lowers({2}, {2}) == 1);  // control
+}
+
+#endif
 
 TEST_CASE("a page that is born where a lowered one was is whole") {
   auto policy = std::make_shared<Lowers>(std::vector<PageId>{1});
