@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <optional>
 
 #include <catch2/catch.hpp>
 
@@ -28,6 +30,7 @@ struct TinyLayer {
   std::vector<std::uint32_t> position{0, 1, 2};
   std::vector<std::uint16_t> zeros{0, 0, 0};
   std::vector<std::uint8_t> lowered{0, 0, 0};
+  std::vector<std::uint8_t> zero_hits{0, 0};
   std::vector<GroupView> groups;
   LayerView view;
 
@@ -470,6 +473,110 @@ TEST_CASE("sa lowers pages under its plans' rules, the more the more mass it may
     CHECK(most <= mass);
     before = lowered;
   }
+}
+
+/// Looks over another's shoulder, and tells it of a slow link home.
+class Watching final : public Policy {
+ public:
+  static constexpr double kDown = 5e9;
+
+  explicit Watching(std::unique_ptr<Policy> inner) : inner_(std::move(inner)) {
+    slow_ = test::small_platform();
+    slow_.links[slow_.link(kHbm, slow_.home)].curve = BandwidthCurve(kDown);
+  }
+  std::uint64_t lowered = 0, full_layers = 0;
+
+  void begin(const PolicyContext& context) override {
+    PolicyContext told = context;
+    told.platform = &slow_;
+    cost_.emplace(slow_, context.page_bytes, 0);
+    inner_->begin(told);
+  }
+  void add_pages(std::span<const PageId> pages, std::span<const Tick> first,
+                 const PageColumns& columns) override {
+    inner_->add_pages(pages, first, columns);
+  }
+  void remove_pages(std::span<const PageId> pages) override { inner_->remove_pages(pages); }
+  void decide(const LayerView& view, LayerPlan& plan) override {
+    inner_->decide(view, plan);
+    // The longest that the layer's crossings take, whatever they hide behind.
+    const Seconds layer = cost_->at(static_cast<double>(view.missed.size()));
+    const double room = std::max(0.0, (layer - 1e-6) * kDown / kLow);
+    CHECK(static_cast<double>(plan.lower.size()) <= room);
+    full_layers += static_cast<double>(plan.lower.size()) > room - 1 && !plan.lower.empty();
+    for (const PageId page : plan.lower) {
+      CHECK(view.pages.position[page] > 0);  // sinks are whole
+      CHECK(std::count(view.missed.begin(), view.missed.end(), page) == 1);
+      CHECK(std::count(plan.install.begin(), plan.install.end(), page) == 0);  // it crosses again
+    }
+    lowered += plan.lower.size();
+  }
+
+ private:
+  std::unique_ptr<Policy> inner_;
+  Platform slow_;
+  std::optional<MissCost> cost_;
+};
+
+TEST_CASE("sa lowers pages that cross again, no sinks, and no more than the link home takes") {
+  std::uint64_t lowered = 0, full_layers = 0;
+  for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+    CAPTURE(seed);
+    const test::PolicyWorld world(tight(seed, 1.0));
+    auto sa = make_policy("sa", {{"box", 100}, {"lower-price", 0}});
+    auto predictor = predictors::make_predictor("table", {});
+    REQUIRE(sa);
+    REQUIRE(predictor);
+    Watching watching(*std::move(sa));
+    CHECK(world.play(watching, predictor->get()).broken == "");
+    lowered += watching.lowered;
+    full_layers += watching.full_layers;
+  }
+  CHECK(lowered > 100);
+  CHECK(full_layers > 10);  // the limit was felt
+}
+
+TEST_CASE("a miss of a lowered page costs less: of two alike the whole one is kept") {
+  const Platform platform = test::small_platform();
+  const auto kept = [&](std::vector<std::uint8_t> lowered) {
+    auto sa = make_policy("sa", {{"sinks", 0}});
+    REQUIRE(sa);
+    (*sa)->begin(lowers(platform));
+    TinyLayer layer;
+    layer.lowered = std::move(lowered);
+    layer.view.pages.lowered = layer.lowered;
+    layer.view.hit = layer.zero_hits;
+    layer.view.capacity = 2;
+    layer.view.free_slots = 1;
+    const std::vector<float> odds{0.9F, 0.9F, 0};
+    layer.view.odds = odds;
+    const std::vector<PageId> pages{0, 1};
+    (*sa)->add_pages(pages, {}, layer.view.pages);
+    LayerPlan plan;
+    (*sa)->decide(layer.view, plan);
+    CHECK(check_plan(layer.view, plan));
+    return plan.install;
+  };
+  CHECK(kept({1, 0, 0}) == std::vector<PageId>{1});
+  CHECK(kept({0, 1, 0}) == std::vector<PageId>{0});
+  CHECK(kept({0, 0, 0}) == std::vector<PageId>{1});  // else the one near the tail
+}
+
+TEST_CASE("when promotions start is annealed where that is asked for") {
+  std::uint32_t differ = 0;
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    CAPTURE(seed);
+    test::WorldShape shape = tight(seed, 0);
+    shape.layers = 8;
+    shape.capacity = 140;
+    const test::PolicyWorld world(shape);
+    const test::WorldRun at_once = world.play("sa", {{"box", 100}});
+    const test::WorldRun annealed = world.play("sa", {{"box", 100}, {"starts", 1000}});
+    CHECK(annealed.broken == "");
+    CHECK(at_once.promotions > 0);
+    differ += at_once.plan_digest != annealed.plan_digest ? 1 : 0;
+  }
+  CHECK(differ >= 3);
 }
 
 TEST_CASE("without guards shares are annealed and pages lowered all the same") {
