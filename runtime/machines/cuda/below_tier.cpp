@@ -150,10 +150,14 @@ Result<std::optional<std::uint32_t>> BelowTier::stage(PageId page, std::uint32_t
 }
 
 Status BelowTier::sink(PageId page, std::uint32_t version, std::uint32_t place, SlotId to) {
-  drop_write(to);  // of a page that is gone: it was not handed over yet, or the engine orders both
+  drop_write(to);  // of a page that is gone
   slots_.begin_transfer(place);
   const bool early = config_.options.writes_early;
-  writes_[to] = {page, version, place, early ? 0 : slots_.filled(place)};
+  Write& write = writes_[to];
+  write.page = page;
+  write.version = version;
+  write.place = place;
+  write.after = early ? 0 : slots_.filled(place);
   waiting_.push_back(to);
   if (!early) return {};
   LEHR_TRY(start_writes(0));
@@ -163,8 +167,11 @@ Status BelowTier::sink(PageId page, std::uint32_t version, std::uint32_t place, 
 void BelowTier::drop_write(SlotId to) {
   const auto at = writes_.find(to);
   if (at == writes_.end()) return;
-  if (at->second.job == 0) {
-    slots_.end_transfer(at->second.place);
+  const Write& write = at->second;
+  if (write.job != 0 && !write.failed) {
+    under_way_.insert(to);
+  } else {
+    slots_.end_transfer(write.place);
     std::erase(waiting_, to);
   }
   writes_.erase(at);
@@ -220,19 +227,33 @@ void BelowTier::take(std::span<const transfer::MoveResult> results) {
     }
     const auto write = writes_.find(r.to.slot);
     const bool current = write != writes_.end() && write->second.job == r.job;
-    if (current && !good) continue;  // its place keeps the page
-    if (current) writes_.erase(write);
+    if (current && !good) {  // its place keeps the page
+      write->second.failed = true;
+      continue;
+    }
+    if (current) {
+      writes_.erase(write);
+    } else {
+      under_way_.erase(r.to.slot);
+    }
     slots_.end_transfer(place);
     written_ += good ? 1 : 0;
   }
 }
 
+/// Those whose contents are there. One into a slot that a page that is gone is still being written
+/// to waits for the end of that.
 Status BelowTier::start_writes(Launches ended) {
   std::vector<transfer::PageMove> moves;
+  std::vector<SlotId> held;
   while (!waiting_.empty() && writes_[waiting_.front()].after <= ended) {
     const SlotId to = waiting_.front();
     const Write& write = writes_[to];
     waiting_.pop_front();
+    if (under_way_.count(to) != 0) {
+      held.push_back(to);
+      continue;
+    }
     LEHR_TRY(engine_->stamp({kMemory, write.place}, write.page, write.version));
     transfer::PageMove move;
     move.page = write.page;
@@ -242,6 +263,7 @@ Status BelowTier::start_writes(Launches ended) {
     move.cause = transfer::Cause::kDemotion;
     moves.push_back(move);
   }
+  waiting_.insert(waiting_.begin(), held.begin(), held.end());
   if (moves.empty()) return {};
   std::vector<transfer::Submission> said(moves.size());
   (void)engine_->submit(moves, said);
@@ -256,10 +278,10 @@ Status BelowTier::start_writes(Launches ended) {
 }
 
 Status BelowTier::pump(Launches ended) {
-  LEHR_TRY(start_writes(ended));
   transfer::MoveResult results[64];
   for (std::size_t n = engine_->poll(results); n > 0; n = engine_->poll(results))
     take(std::span(results).first(n));
+  if (Status started = start_writes(ended); !started && failure_) failure_ = std::move(started);
   return failure_;
 }
 
@@ -285,16 +307,17 @@ Status BelowTier::wait_for_needed() {
 
 Status BelowTier::settle(Launches ended, std::int64_t bound_ns) {
   LEHR_TRY(submit(true));
-  (void)pump(ended);  // failures are kept
   const std::int64_t began = now_ns();
   transfer::MoveResult results[64];
-  while (engine_->stats().unfinished > 0) {
+  for (;;) {
+    (void)pump(ended);  // failures are kept
     const std::int64_t left = bound_ns - (now_ns() - began);
-    const std::size_t n = left > 0 ? engine_->wait_some(results, left) : 0;
-    if (n == 0) return refused(Reason::kPending, config_.name + ": transfers do not end");
+    const std::size_t n = left > 0 ? engine_->wait_some(results, left) : engine_->poll(results);
     take(std::span(results).first(n));
+    if (n > 0) continue;
+    if (engine_->stats().unfinished == 0) return failure_;
+    return refused(Reason::kPending, config_.name + ": transfers do not end");
   }
-  return pump(ended);
 }
 
 void BelowTier::rollback() {
@@ -338,8 +361,14 @@ Result<std::vector<std::uint8_t>> BelowTier::fetch(std::span<const Wanted> wante
   LEHR_TRY(engine_->wait_all(kPatientNs));
   transfer::MoveResult results[64];
   for (std::size_t n = engine_->poll(results); n > 0; n = engine_->poll(results)) {
-    for (const transfer::MoveResult& r : std::span(results).first(n))
-      good[at_place[r.to.slot]] = r.code == Code::kOk ? 1 : 0;
+    for (const transfer::MoveResult& r : std::span(results).first(n)) {
+      const auto at = at_place.find(r.to.slot);
+      if (r.to.tier != kMemory || at == at_place.end()) {
+        take({&r, 1});  // of a page that was on its way
+      } else {
+        good[at->second] = r.code == Code::kOk ? 1 : 0;
+      }
+    }
   }
   return good;
 }

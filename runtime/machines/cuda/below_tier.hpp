@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kernels/base/result.hpp"
@@ -84,6 +85,7 @@ class BelowTier {
     Launches after = 0;
     transfer::JobId job = 0;  ///< 0: not handed over yet
     bool listed = true;       ///< by the launch that is listed now
+    bool failed = false;
   };
   enum class Arrival : std::uint8_t { kThere, kComing, kNeeded };
 
@@ -102,6 +104,7 @@ class BelowTier {
   std::vector<transfer::PageMove> reads_;
   std::unordered_map<SlotId, Write> writes_;  ///< by slot below, until they have ended well
   std::deque<SlotId> waiting_;                ///< of them, those that were not handed over
+  std::unordered_set<SlotId> under_way_;      ///< slots that pages that are gone still go to
   Status failure_;
   Seconds waited_ = 0;
   std::uint64_t read_ = 0, written_ = 0, copied_ = 0;

@@ -298,6 +298,38 @@ TEST_CASE("a step that waits too long for the file fails with a reason and does 
   check_all(w);
 }
 
+TEST_CASE("a place that goes down and is filled again between two steps: both pages are right") {
+  PageTable table(kLayers, kHeads, std::vector<std::uint32_t>{60, 120, 4000});
+  const PageId a = table.open_chunk(), b = a + 1, c = a + 2;
+  World w = make_world("lru", {});
+  w.machine->attach(table);
+  using Ops = std::vector<PageOp>;
+  const auto fill = [](TierId tier, PageId page) {
+    return PageOp{PageOp::Kind::kFill, tier, tier, page, 1, 0, 0};
+  };
+  const auto copy = [](TierId from, TierId to, PageId page, SlotId to_slot) {
+    return PageOp{PageOp::Kind::kCopy, from, to, page, 1, 0, to_slot};
+  };
+  must(w.machine->set_up(Ops{fill(1, a), fill(0, c)}));
+  must(w.machine->set_up(Ops{copy(1, 2, a, 5), fill(1, b)}));        // made anew
+  must(w.machine->set_up(Ops{copy(1, 2, b, 6), copy(0, 1, c, 0)}));  // or copied from HBM
+  check_all(w);
+  CHECK(w.log->pages_checked == 4);
+  CHECK_FALSE(w.machine->set_up(Ops{copy(1, 2, b, 7)}));  // it is not there any more
+}
+
+TEST_CASE("a page whose bytes in the file are wrong has no box: the step does not begin") {
+  BelowOptions below;
+  below.faults = *transfer::FaultPlan::parse("read#3=bitflip");
+  World w = make_world("lru", below);
+  create(w, 800);
+  Rng rng(11);
+  const Status ran = random_step(w, rng);
+  REQUIRE_FALSE(ran);
+  CHECK(ran.error().reason == Reason::kChecksum);
+  CHECK(ran.error().what.find("from the tier below") != std::string::npos);
+}
+
 TEST_CASE("a slow file alone makes a step wait, which is told") {
   BelowOptions below;
   below.faults = *transfer::FaultPlan::parse("read#1/9=slow:2000");

@@ -39,6 +39,12 @@ TEST_CASE("what was not handed over goes back") {
   slots.rollback();
   CHECK(slots.place(0) == 2);
   CHECK(slots.place(1) == 1);
+  slots.reclaim(99);  // the place before the first, and the two that were given back: no others
+  CHECK(slots.free() == 3);
+  for (int i = 0; i < 3; ++i) {
+    const auto place = slots.take();
+    CHECK((place && *place != 2 && *place != 1));
+  }
 }
 
 TEST_CASE("filled says after how many launches the contents are there") {
