@@ -16,10 +16,14 @@ namespace lehr::placement {
 namespace {
 
 constexpr std::array kParameters{
-    ParameterInfo{"chat", "1: preset of a workload, window 30 to 50", 0, 0, 1},
-    ParameterInfo{"code", "1: preset of a workload, window 80 to 120", 0, 0, 1},
-    ParameterInfo{"high-bandwidth", "1: preset of a machine, share 0.8", 0, 0, 1},
-    ParameterInfo{"low-bandwidth", "1: preset of a machine, share 0.5", 0, 0, 1},
+    // A preset stands above the values that it names, of two the later.
+    ParameterInfo{"chat", "1: window-least 30 and window-most 50, whatever they are set to", 0, 0,
+                  1},
+    ParameterInfo{"code", "1: window-least 80 and window-most 120, likewise; also where chat is 1",
+                  0, 0, 1},
+    ParameterInfo{"high-bandwidth", "1: share 0.8, whatever it is set to", 0, 0, 1},
+    ParameterInfo{"low-bandwidth", "1: share 0.5, likewise; also where high-bandwidth is 1", 0, 0,
+                  1},
     ParameterInfo{"window", "steps of history that count, at first", 50, 1, 128},
     ParameterInfo{"window-least", "least window", 20, 1, 128},
     ParameterInfo{"window-most", "largest window", 100, 1, 128},

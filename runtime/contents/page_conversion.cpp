@@ -33,7 +33,15 @@ PageConversion::PageConversion(const PageShape& shape, DType to)
       memory_(aligned(2 * count_) + kernels::slot_bytes(to, shape.tokens, shape.dim) +
               kernels::kPageAlignment) {}
 
-Status PageConversion::check() const { return kernels::check_shape(step_shape(shape_)); }
+Status PageConversion::check() const {
+  Status sound = kernels::check_shape(step_shape(shape_));
+  if (!sound) {
+    Error error = sound.error();
+    error.what = "pages of lower precision: " + error.what;
+    return error;
+  }
+  return {};
+}
 
 Status PageConversion::lower(std::byte* contents) {
   const auto start = reinterpret_cast<std::uintptr_t>(memory_.data());

@@ -77,6 +77,10 @@ TEST_CASE("sa-adaptive: a preset is the constants that it names") {
   CHECK(plan({{"code", 1}, {"low-bandwidth", 1}}) ==
         plan({{"window-least", 80}, {"window-most", 120}, {"share", 0.5}}));
   CHECK(plan({{"chat", 1}}) != plan({{"code", 1}}));  // control: they do differ
+  // It stands above what it names, and of two the later does.
+  CHECK(plan({{"code", 1}, {"window-most", 90}, {"chat", 1}}) == plan({{"code", 1}}));
+  CHECK(plan({{"low-bandwidth", 1}, {"share", 1}, {"high-bandwidth", 1}}) ==
+        plan({{"low-bandwidth", 1}}));
 }
 
 TEST_CASE("sa-adaptive: the window follows what hits more") {

@@ -189,6 +189,20 @@ class Told final : public placement::Policy {
 
 }  // namespace
 
+TEST_CASE("a page that was lowered in HBM is the same at home when it has left") {
+  auto policy = std::make_shared<Told>();
+  const auto r = make(options(4, policy));
+  const SequenceId s = start(*r, 12);
+  policy->next.lower = {2};
+  CHECK(step(*r, s, {2}).lowered == 1);
+  policy->next.drop = {2};
+  step(*r, s, {0});
+  REQUIRE_FALSE(resident(r->table().residency[2], kHbm));
+  const StepReport report = step(*r, s, {2});  // the content machine knows the old form
+  CHECK(report.misses == 1);
+  CHECK(report.lowered_crossings == 1);
+}
+
 #if LEHR_CHECKS < 2  // else the step ends there, with the rule that was broken
 
 TEST_CASE("what may not be lowered stays as it is, whoever asks") {
