@@ -37,9 +37,10 @@ TEST_CASE(
   PromotionProblem p;
   p.cost = &cost;
   p.hold = 1e-6;
-  p.layers = {{2, 1, {}}, {2, 1, {}}, {2, 0, {0.5, 0.25, 0.25}}};
+  p.layers = {{2, 1, {}}, {2, 1, {}}, {2, 1, {0.5, 0.25, 0.25}}};
   PromotionTimes times;
-  // At once: a page in layer 0, two layers before its own, and one in layer 1; the third is late.
+  // At once: a page in layer 0, two layers before its own, and one in layer 1; the third is late,
+  // though there is room for it beside its own layer.
   CHECK(times.time(p, std::vector<std::uint32_t>{0, 0, 0}) ==
         Approx(2 * cost.at(2) + cost.at(1.25) + 3e-6));
   // From layer 1 on, one page in all.

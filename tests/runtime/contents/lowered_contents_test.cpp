@@ -290,6 +290,23 @@ TEST_CASE("a page that attention has not seen yet is expected to have its even s
   CHECK(w.policy->masses.back() != std::vector<MassCode>(4, mass_code(1.0F / 5)));
 }
 
+TEST_CASE("contents whose shape cannot be lowered are refused where pages may be") {
+  ContentsOptions o;
+  o.geometry = {.layers = 1,
+                .kv_heads = 1,
+                .q_heads = 1,
+                .head_dim = 16,
+                .page_tokens = 16,
+                .element_bytes = 2};
+  o.element = Element::kF16;
+  CHECK(HostContents::create(o));
+  o.lowers = DType::kE4m3;
+  const auto said = HostContents::create(o);
+  REQUIRE_FALSE(said);
+  CHECK(said.error().code == Code::kUnsupported);
+  CHECK(said.error().what.find("lower precision") != std::string::npos);
+}
+
 TEST_CASE("what fp16 cannot hold is lowered as its largest, what is no number as nothing") {
   const DType to = GENERATE(DType::kE4m3, DType::kInt8);
   const PageShape shape{kPage, kDim, Element::kF32};

@@ -203,6 +203,32 @@ TEST_CASE("a page that was lowered in HBM is the same at home when it has left")
   CHECK(report.lowered_crossings == 1);
 }
 
+TEST_CASE("a lowered page crosses smaller however it crosses") {
+  auto policy = std::make_shared<Told>();
+  RuntimeOptions o = options(4, policy);
+  o.cold = true;
+  o.write_back_once = false;  // what leaves HBM crosses home
+  const auto r = make(o);
+  const SequenceId s = start(*r, 12);
+  policy->next.lower = {0, 1};
+  REQUIRE(step(*r, s, {0, 1}).lowered == 2);
+  policy->next.promote = {{0, true}};
+  StepReport report = step(*r, s, {});
+  CHECK(report.promoted == 1);
+  CHECK(report.link[0].bytes == 272);
+  CHECK(report.lowered_crossings == 1);
+  policy->next.drop = {0};
+  report = step(*r, s, {});
+  CHECK(report.link[1].bytes == 272);
+  policy->next.promote = {{1, false}};
+  StepReport sum = step(*r, s, {});  // arithmetic takes so long that the link is idle
+  CHECK(sum.written_back == 1);      // the tail is full
+  sum.add(step(*r, s, {}));
+  CHECK(sum.promoted == 1);
+  CHECK(sum.link[0].bytes == 272);
+  CHECK(sum.lowered_crossings == 1);
+}
+
 #if LEHR_CHECKS < 2  // else the step ends there, with the rule that was broken
 
 TEST_CASE("what may not be lowered stays as it is, whoever asks") {
