@@ -86,6 +86,11 @@ TEST_CASE("Promotion times: never worse than the starts given, and close to the 
     std::vector<std::uint32_t> again(5, 0);
     REQUIRE(times.run(p, 400, seed, again, result));
     CHECK(again == starts);
+    for (std::uint64_t few = 1; few < 16; ++few) {  // the walk may end above the best that it saw
+      std::vector<std::uint32_t> found(5, 0);
+      REQUIRE(times.run(p, few, seed, found, result));
+      CHECK(result.after == times.time(p, found));
+    }
   }
   CHECK(worst < 1.0001);
   CHECK(better > 3);  // control: there is something to be found
