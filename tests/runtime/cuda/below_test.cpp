@@ -3,110 +3,27 @@
 // or write their places in host memory have not run yet. Each rule has a control that breaks it.
 #include <catch2/catch.hpp>
 
-#include "runtime/machines/cuda/decode_machine.hpp"
-#include "runtime/runtime.hpp"
-#include "tests/runtime/cuda/fake_device.hpp"
-#include "tests/support/tiny_platform.hpp"
+#include "tests/runtime/cuda/decode_world.hpp"
 
 using namespace lehr;
 using namespace lehr::runtime;
-using lehr::test::FakeDevice;
-using lehr::test::Pace;
+using namespace lehr::test;
 
 namespace {
-
-constexpr std::uint32_t kLayers = 3, kHeads = 2, kTokens = FakeDevice::kPageTokens;
-constexpr KvGeometry kGeometry{.layers = kLayers,
-                               .kv_heads = kHeads,
-                               .q_heads = 4,
-                               .head_dim = 64,
-                               .page_tokens = kTokens,
-                               .element_bytes = 2};
 
 struct Sizes {
   std::uint32_t hbm = 60, host = 120, nvme = 4000, spare = 96;
 };
 
-struct World {
-  std::unique_ptr<Runtime> runtime;
-  cuda::DecodeMachine* machine = nullptr;
-  FakeDevice* device = nullptr;
-  std::shared_ptr<cuda::DecodeLog> log;
-  std::vector<SequenceId> live;
-};
-
 World make_world(const std::string& policy, BelowOptions below, Sizes sizes = {},
                  std::size_t late = 2) {
-  World w;
-  CudaMachineOptions o;
-  o.platform = test::tiny_platform(true);
-  o.platform.hbm = BandwidthCurve(2000.0);
-  o.platform.links[0].curve = BandwidthCurve(1000.0);
+  WorldOptions o;
+  o.policy = policy;
   o.tier_pages = {sizes.hbm, sizes.host, sizes.nvme};
-  o.geometry = kGeometry;
-  o.check_reads = true;
   o.below = std::move(below);
   o.below.spare_pages = sizes.spare;
-  o.log = w.log = std::make_shared<cuda::DecodeLog>();
-  cuda::ProgramOptions program;
-  program.layers = kLayers;
-  program.check_reads = true;
-  const std::vector<std::uint32_t> places{sizes.hbm, o.home_places()};
-  auto device = std::make_unique<FakeDevice>(
-      places, static_cast<std::uint32_t>(kGeometry.page_bytes()), program, Pace::kRandom, 5, late);
-  w.device = device.get();
-  auto machine = cuda::DecodeMachine::create(o, std::move(device));
-  REQUIRE(machine);
-  w.machine = machine->get();
-  RuntimeOptions r;
-  r.platform = o.platform;
-  r.geometry = kGeometry;
-  r.tier_pages = o.tier_pages;
-  r.policy = policy;
-  auto made = Runtime::create(r, *std::move(machine));
-  REQUIRE(made);
-  w.runtime = *std::move(made);
-  return w;
-}
-
-void must(const Status& status) {
-  INFO((status ? std::string() : status.error().what));
-  REQUIRE(status);
-}
-
-SequenceId create(World& w, std::uint64_t prompt) {
-  const SequenceInfo info{prompt, {}};
-  const auto made = w.runtime->create_sequences({&info, 1});
-  REQUIRE(made);
-  w.live.push_back(made->front());
-  return made->front();
-}
-
-/// A step that reads about a third of the pages, at random.
-Status random_step(World& w, Rng& rng, std::uint32_t one_in = 3) {
-  Runtime& r = *w.runtime;
-  LEHR_TRY(r.begin_step(w.live));
-  for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-    std::vector<GroupSelection> groups;
-    std::vector<std::vector<std::uint32_t>> pages;
-    pages.reserve(w.live.size() * kHeads);
-    for (const SequenceId s : w.live) {
-      const auto blocks = static_cast<std::uint32_t>((*r.tokens(s) + kTokens - 1) / kTokens);
-      for (std::uint32_t head = 0; head < kHeads; ++head) {
-        auto& chosen = pages.emplace_back();
-        for (std::uint32_t p = 0; p < blocks; ++p) {
-          if (rng.below(one_in) == 0) chosen.push_back(p);
-        }
-        GroupSelection g;
-        g.sequence = s;
-        g.kv_head = head;
-        g.pages = chosen;
-        groups.push_back(g);
-      }
-    }
-    LEHR_TRY(r.run_layer(layer, groups));
-  }
-  return r.end_step() ? Status{} : Status{internal_error("the step's end failed")};
+  o.late = late;
+  return test::make_world(o);
 }
 
 Status random_steps(World& w, Rng& rng, int steps) {
@@ -164,7 +81,7 @@ TEST_CASE("boxes are computed of pages that lie in the file alone, however few p
   World w = make_world("lru", {}, {60, 120, 4000, 24});
   create(w, 800);  // 50 blocks a group of 6: 300 pages, 120 of them in host memory
   Rng rng(3);
-  must(random_step(w, rng, 8));
+  must(random_step(w, rng, {8}));
   CHECK(w.device->unknown_at_start(0, 50) == 0);
   CHECK(w.device->empty_at_start == 0);
   CHECK(w.device->rows_started > 180 / 24);
@@ -351,7 +268,7 @@ TEST_CASE(
   Rng rng(11);
   std::uint32_t refused = 0;
   for (int t = 0; t < 60; ++t) {
-    const Status ran = random_step(w, rng, 2);
+    const Status ran = random_step(w, rng, {2});
     if (ran) continue;
     INFO(ran.error().what);
     REQUIRE(ran.error().code == Code::kRefused);

@@ -149,6 +149,14 @@ TEST_CASE("a page that could not go down stays in its place; one that nobody wan
   CHECK(slow.tier->written() == 1);
 }
 
+TEST_CASE("a write that cannot even begin is told, and told again") {
+  World w;
+  w.fill(0, 7);
+  REQUIRE(w.tier->sink(7, 0, 0, 3));  // no version
+  CHECK_FALSE(w.settle());
+  CHECK_FALSE(w.tier->pump(1));
+}
+
 TEST_CASE("what was listed is taken back, what was handed over is not") {
   World w;
   w.down(7, 0, 3);

@@ -6,112 +6,26 @@
 #include <catch2/catch.hpp>
 
 #include "placement/policy.hpp"
-#include "runtime/runtime.hpp"
-#include "tests/runtime/cuda/fake_device.hpp"
-#include "tests/support/tiny_platform.hpp"
+#include "tests/runtime/cuda/decode_world.hpp"
 
 using namespace lehr;
 using namespace lehr::runtime;
-using lehr::test::FakeDevice;
-using lehr::test::Pace;
+using namespace lehr::test;
 
 namespace {
 
-constexpr std::uint32_t kLayers = 3, kHeads = 2, kTokens = FakeDevice::kPageTokens;
-constexpr KvGeometry kGeometry{.layers = kLayers,
-                               .kv_heads = kHeads,
-                               .q_heads = 4,
-                               .head_dim = 64,
-                               .page_tokens = kTokens,
-                               .element_bytes = 2};
-
-struct World {
-  std::unique_ptr<Runtime> runtime;
-  cuda::DecodeMachine* machine = nullptr;
-  FakeDevice* device = nullptr;
-  std::shared_ptr<cuda::DecodeLog> log;
-  std::vector<SequenceId> live, asleep;
-};
-
 World make_world(const std::string& policy, std::uint32_t hbm, Pace pace, std::uint64_t seed,
                  std::uint32_t join_late = 0) {
-  World w;
-  CudaMachineOptions o;
-  o.platform = test::tiny_platform();
-  // Time for some arrivals in every layer: a page crosses in less time than HBM needs for a few.
-  o.platform.hbm = BandwidthCurve(2000.0);
-  o.platform.links[0].curve = BandwidthCurve(1000.0);
+  WorldOptions o;
+  o.policy = policy;
   o.tier_pages = {hbm, 4000};
-  o.geometry = kGeometry;
-  o.check_reads = true;
-  o.log = w.log = std::make_shared<cuda::DecodeLog>();
-  cuda::ProgramOptions program;
-  program.layers = kLayers;
-  program.check_reads = true;
-  program.join_late = join_late;
-  auto device = std::make_unique<FakeDevice>(
-      o.tier_pages, static_cast<std::uint32_t>(kGeometry.page_bytes()), program, pace, seed);
-  w.device = device.get();
-  auto created = cuda::DecodeMachine::create(o, std::move(device));
-  REQUIRE(created);
-  auto machine = *std::move(created);
-  w.machine = machine.get();
-  RuntimeOptions r;
-  r.platform = o.platform;
-  r.geometry = kGeometry;
-  r.tier_pages = o.tier_pages;
-  r.policy = policy;
-  auto made = Runtime::create(r, std::move(machine));
-  REQUIRE(made);
-  w.runtime = *std::move(made);
-  return w;
+  o.pace = pace;
+  o.seed = seed;
+  o.join_late = join_late;
+  return test::make_world(o);
 }
 
-void must(const Status& status) {
-  INFO((status ? std::string() : status.error().what));
-  REQUIRE(status);
-}
-
-SequenceId create(World& w, std::uint64_t prompt) {
-  const SequenceInfo info{prompt, {}};
-  const auto made = w.runtime->create_sequences({&info, 1});
-  REQUIRE(made);
-  w.live.push_back(made->front());
-  return made->front();
-}
-
-void random_step(World& w, Rng& rng) {
-  Runtime& r = *w.runtime;
-  must(r.begin_step(w.live));
-  for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
-    std::vector<GroupSelection> groups;
-    std::vector<std::vector<std::uint32_t>> pages;
-    std::vector<std::vector<MassCode>> mass;
-    pages.reserve(w.live.size() * kHeads);
-    mass.reserve(w.live.size() * kHeads);
-    for (const SequenceId s : w.live) {
-      const auto blocks = static_cast<std::uint32_t>((*r.tokens(s) + kTokens - 1) / kTokens);
-      for (std::uint32_t head = 0; head < kHeads; ++head) {
-        auto& chosen = pages.emplace_back();
-        auto& codes = mass.emplace_back();
-        for (std::uint32_t p = 0; p < blocks; ++p) {
-          codes.push_back(static_cast<MassCode>(rng.below(256)));
-          if (rng.below(3) == 0) chosen.push_back(p);
-        }
-        if (rng.below(8) == 0) continue;  // a group that nobody names still writes its token
-        GroupSelection g;
-        g.sequence = s;
-        g.kv_head = head;
-        g.pages = chosen;
-        g.mass = codes.data();
-        g.peak = codes.data();
-        groups.push_back(g);
-      }
-    }
-    must(r.run_layer(layer, groups));
-  }
-  REQUIRE(r.end_step());
-}
+constexpr RandomReads kWithMasses{3, true};
 
 /// Sequences come, fork, sleep, wake and go.
 void random_life(World& w, Rng& rng, int steps) {
@@ -137,7 +51,7 @@ void random_life(World& w, Rng& rng, int steps) {
       w.live.erase(w.live.begin());
     }
     if (dice == 6) must(w.runtime->append(w.live.front(), 1 + rng.below(40)));
-    random_step(w, rng);
+    must(random_step(w, rng, kWithMasses));
   }
 }
 
@@ -175,7 +89,7 @@ TEST_CASE("a page that was overwritten behind the machine's back is found out") 
   World w = make_world("lru", 60, Pace::kEager, 3);
   create(w, 100);
   Rng rng(5);
-  random_step(w, rng);
+  must(random_step(w, rng, kWithMasses));
   must(w.machine->check());
   const kernels::PageContents foreign{FakeDevice::address_of(1, 0), 4711, kTokens};
   must(w.device->set_up({&foreign, 1}, {}));
@@ -214,10 +128,10 @@ TEST_CASE("tables grow with the context by another capture") {
   World w = make_world("lru", 60, Pace::kEager, 1);
   create(w, 16);
   Rng rng(1);
-  random_step(w, rng);
+  must(random_step(w, rng, kWithMasses));
   CHECK(w.log->captures == 1);
   must(w.runtime->append(w.live[0], 128 * kTokens));
-  random_step(w, rng);
+  must(random_step(w, rng, kWithMasses));
   CHECK(w.log->captures == 2);
   must(w.machine->check());
 }
