@@ -34,6 +34,12 @@ Bytes bytes_of(std::span<const BlockMove> moves) {
   return all;
 }
 
+void judge_sum(const BlockMove& move, std::uint64_t found, ItemOutcome& outcome) {
+  if (found == move.checksum) return;
+  outcome.code = Code::kCorrupt;
+  outcome.reason = Reason::kChecksum;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<BlockStore>> BlockStore::create(const BlockStoreOptions& options) {
@@ -155,9 +161,7 @@ void BlockStore::verify(std::span<const BlockMove> moves, std::span<ItemOutcome>
     return;
   }
   const auto judge = [&](std::size_t i, std::uint64_t found) {
-    if (found == moves[i].checksum) return;
-    outcomes[i].code = Code::kCorrupt;
-    outcomes[i].reason = Reason::kChecksum;
+    judge_sum(moves[i], found, outcomes[i]);
   };
   sum(moves, outcomes, judge, ready);
 }
@@ -172,12 +176,9 @@ void BlockStore::stage(std::span<const BlockMove> moves, std::span<ItemOutcome> 
 void BlockStore::scatter(std::span<const BlockMove> moves, std::span<ItemOutcome> outcomes) {
   const auto scatter_one = [&](std::size_t i) {
     const BlockMove& move = moves[i];
+    if (outcomes[i].code == Code::kOk && checks())
+      judge_sum(move, checksum_of(staged(move)), outcomes[i]);
     if (outcomes[i].code != Code::kOk) return;
-    if (checks() && checksum_of(staged(move)) != move.checksum) {
-      outcomes[i].code = Code::kCorrupt;
-      outcomes[i].reason = Reason::kChecksum;
-      return;
-    }
     const std::byte* from = staged(move).data();
     for (const Run& run : *move.runs) {
       std::memcpy(move.block + run.offset, from, run.bytes);
