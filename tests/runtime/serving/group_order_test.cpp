@@ -203,3 +203,25 @@ TEST_CASE("more devices than there are heads or layers: it is said how many ther
   CHECK(what(Split::kLayers) == "6 devices for 5 layers: expected one each");
   CHECK(what(Split::kTokens) == "made");
 }
+
+TEST_CASE("what one device refuses is done on none") {
+  // The second device has HBM for the tails of one sequence, and host memory for 100 pages.
+  Devices two{{2000, 12}, -1, {2000, 100}};
+  const auto group = group_of(two, Split::kHeads);
+  const std::vector<SequenceId> ids{*group->create_sequence()};
+  Told told;
+  step(*group, ids, 5, 1, told);
+  const std::uint32_t pages = group->runtime(0).table().live_pages();
+  CHECK(group->create_sequence().error().reason == Reason::kOverBudget);
+  CHECK(group->fork(ids[0]).error().reason == Reason::kOverBudget);
+  const std::uint32_t many = 100;
+  CHECK_FALSE(group->begin(ids, {&many, 1}));
+  CHECK_FALSE(group->in_step());
+  CHECK(group->runtime(0).table().live_pages() == pages);
+  CHECK(group->runtime(0).tokens(0) == 5U);
+  for (const SequenceId id : {1U, 2U, 3U}) CHECK_FALSE(group->runtime(0).tokens(id));
+  void* const one_stream[] = {nullptr};
+  const std::uint32_t one = 1;
+  CHECK_FALSE(group->begin(ids, {&one, 1}, one_stream));
+  step(*group, ids, 1, 2, told);
+}
