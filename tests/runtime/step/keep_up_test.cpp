@@ -31,7 +31,8 @@ std::size_t down(const Runtime& r, SequenceId id) {
   return count;
 }
 
-/// Wants every page in HBM, whoever reads it; its promotions take longer than a step.
+/// Wants every page in HBM, whoever reads it, which must have room for all; its promotions take
+/// longer than a step.
 class PromotesAll final : public placement::Policy {
  public:
   void begin(const placement::PolicyContext&) override {}
@@ -161,7 +162,7 @@ TEST_CASE("a kept sequence that fills the home tier can be suspended: its own pa
 }
 
 TEST_CASE("pages of sequences that are not kept are not on their way to HBM") {
-  auto options = three_tiers(12, 12, 40);
+  auto options = three_tiers(24, 12, 40);
   options.own_policy = std::make_shared<PromotesAll>();
   options.cold = true;
   const auto r = make(options);
