@@ -308,6 +308,11 @@ class Gpus(unittest.TestCase):
             self.assertTrue(any("verified" in note for note in device["notes"]), device["notes"])
         self.assertIn("measured_step_p50_ms", cell)
 
+    def test_memory_below_hbm_is_shared_by_what_each_holds(self):
+        # Of three KV heads the first device has two: half of 40 and 90 % would not hold them.
+        cell = self.replay("--hbm", "25%", "--host", "40%", "--nvme", "90%", "--gpus", "2")
+        self.assertEqual([d["units"] for d in cell["group"]["devices"]], [2, 1])
+
 
 class Precision(unittest.TestCase):
     """Pages that may take a lower precision."""

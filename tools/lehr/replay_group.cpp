@@ -3,6 +3,7 @@
 #include "tools/lehr/replay_group.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include <CLI/CLI.hpp>
@@ -56,16 +57,15 @@ std::vector<placement::Link> between(const placement::Platform& platform) {
           platform.links[platform.link(platform.home, kHbm)]};
 }
 
-/// Pages that a device of real memory could need of a tier that holds `all` of them.
-std::uint32_t most_pages(const GroupArguments& arguments, const GroupReplayOptions& group,
-                         const Prepared& prepared, std::size_t device) {
-  const std::uint64_t all = prepared.total_pages;
-  const KvGeometry g = prepared.traces.front()->geometry();
-  if (arguments.rebalance != 0 || group.split == Split::kTokens)
-    return static_cast<std::uint32_t>(all);
+/// Each device's share of the KV, of which it holds whole heads or layers.
+std::vector<double> held_shares(const GroupReplayOptions& group, const KvGeometry& g) {
+  if (group.split == Split::kTokens) return group.weights;
   const std::uint32_t units = group.split == Split::kLayers ? g.layers : g.kv_heads;
   const auto dealt = placement::divide(units, group.weights);
-  return static_cast<std::uint32_t>(dealt ? all / units * (*dealt)[device] : all);
+  if (!dealt) return group.weights;  // too few: refused later, with the reason
+  std::vector<double> shares;
+  for (const std::uint32_t n : *dealt) shares.push_back(static_cast<double>(n) / units);
+  return shares;
 }
 
 serving::MakeMachine on_host(const GroupMachines& machines) {
@@ -113,6 +113,7 @@ struct Sharing {
   const runtime::ReplayOptions& options;
   const GroupReplayOptions& group;
   const std::vector<double>& budget;
+  std::vector<double> held;  ///< of the KV
 };
 
 /// HBM by budget; the tiers below are the host's.
@@ -120,11 +121,14 @@ runtime::RuntimeOptions device_options(const Sharing& s, std::uint32_t d) {
   runtime::RuntimeOptions device = s.options.runtime;
   const bool real = s.machines.machine != "sim";
   const TierId home = device.platform.home;
-  const std::uint32_t most = most_pages(s.arguments, s.group, s.prepared, d);
+  // Pages that a device of real memory could need of a tier that holds all of them.
+  const bool whole = s.arguments.rebalance != 0 || s.group.split == Split::kTokens;
+  const auto most = static_cast<std::uint32_t>(
+      std::ceil((whole ? 1 : s.held[d]) * static_cast<double>(s.prepared.total_pages)));
   const bool all_at_home = device.tier_pages[home] >= s.prepared.total_pages;
   for (std::size_t t = 0; t < device.tier_pages.size(); ++t) {
     std::uint32_t& pages = device.tier_pages[t];
-    const double share = t == kHbm ? s.budget[d] : s.group.weights[d];
+    const double share = t == kHbm ? s.budget[d] : s.held[d];
     if (t == kHbm || !all_at_home) pages = static_cast<std::uint32_t>(share * pages);
     if (t > home && all_at_home && real) pages = 0;
     if (real) pages = std::min(pages, most);
@@ -190,7 +194,13 @@ Result<GroupReplayOptions> group_options(const GroupArguments& arguments,
   group.results = prepared.geometry;
   group.warmup_steps = options.warmup_steps;
   group.max_steps = options.max_steps;
-  const Sharing sharing{arguments, machines, prepared, options, group, budget};
+  const Sharing sharing{arguments,
+                        machines,
+                        prepared,
+                        options,
+                        group,
+                        budget,
+                        held_shares(group, prepared.traces.front()->geometry())};
   for (std::uint32_t d = 0; d < arguments.gpus; ++d) {
     group.devices.push_back(device_options(sharing, d));
     if (policy->traits.unlimited)
