@@ -225,3 +225,34 @@ TEST_CASE("what one device refuses is done on none") {
   CHECK_FALSE(group->begin(ids, {&one, 1}, one_stream));
   step(*group, ids, 1, 2, told);
 }
+
+TEST_CASE("sequences come and go between steps alone, a chunk's too") {
+  for (const Split split : kSplits) {
+    CAPTURE(static_cast<int>(split));
+    Devices two{{2000, 2000}};
+    const auto group = group_of(two, split);
+    const std::vector<SequenceId> ids{*group->create_sequence(12)};
+    for (const std::uint32_t tokens : {3U, 1U}) {
+      REQUIRE(group->begin(ids, {&tokens, 1}));
+      CHECK_FALSE(group->create_sequence());
+      CHECK_FALSE(group->fork(ids[0]));
+      CHECK_FALSE(group->release(ids[0]));
+      CHECK_FALSE(group->begin(ids, {&tokens, 1}));
+      REQUIRE(group->abandon());
+      REQUIRE(any_step(*group, ids, {tokens}));
+    }
+    CHECK(group->tokens(ids[0]) == 4);
+    CHECK(group->release(ids[0]));
+  }
+}
+
+TEST_CASE("tokens that nobody announced are spread when a sequence is dealt anew") {
+  Devices two{{2000, 2000}};
+  const auto group = group_of(two, Split::kTokens);
+  const std::vector<SequenceId> ids{*group->create_sequence()};
+  REQUIRE(any_step(*group, ids, {40}));
+  CHECK(group->runtime(0).tokens(0) == 0U);
+  REQUIRE(group->redeal(std::vector<std::uint32_t>{700, 300}));
+  CHECK(group->runtime(0).tokens(0) == 28U);  // seven of ten pages
+  CHECK(group->runtime(1).tokens(0) == 12U);
+}
