@@ -96,6 +96,13 @@ TEST_CASE("a step takes its slowest device and the merge, and layers one after t
       const double parts = split == Split::kLayers ? a + b : std::max(a, b);
       CHECK(group.whole.step_seconds[t] == Approx(parts + merge));
     }
+    Seconds least = group.devices[0].all.exposed, most = 0;
+    for (const DeviceOutcome& d : group.devices) {
+      least = std::min(least, d.all.exposed);
+      most += d.all.exposed;
+    }
+    CHECK(group.whole.all.exposed >= least + group.merging * 0.999);  // a wait like any other
+    CHECK(group.whole.all.exposed <= most + group.merging * 1.001);
   }
 }
 

@@ -345,6 +345,9 @@ TEST_CASE("loads are of the steps since they were taken") {
   CHECK(loads[1].hit_rate == 1);
   CHECK(loads[1].hbm == 1000);  // the tiny platform's
   CHECK(loads[1].link == 100);
+  step(*group, ids, 1, 3, told);  // of units that are other ones now
+  REQUIRE(group->redeal(std::vector<std::uint32_t>{1, 3}));
+  CHECK(group->take_loads()[1].step == 0);
 }
 
 TEST_CASE("what a group cannot do is refused, and a step that fails can be given up") {
