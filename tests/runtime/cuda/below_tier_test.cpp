@@ -126,7 +126,7 @@ TEST_CASE("of two pages that go down to one slot the later is there, once") {
   CHECK_FALSE(late.slots.in_transfer(1));
 }
 
-TEST_CASE("a page that could not go down stays in its place; one that nobody wants does not") {
+TEST_CASE("a page that could not go down stays in its place, unless nobody wants it") {
   World w("write#1=eio");
   w.down(7, 0, 3);
   CHECK_FALSE(w.settle());
