@@ -339,13 +339,13 @@ int main(int argc, char** argv) {
       MUST(lehr_tier_describe(runtime, t, &tier));
       CHECK(tier.used_pages == 0);
     }
+    lehr_step_report sum = {.struct_size = sizeof sum};
+    MUST(lehr_step_totals(runtime, &sum));
+    CHECK(kMassAllowed > 0 ? sum.lowered > 0 && did.off > 0 : sum.lowered + did.off == 0);
+    CHECK((double)sum.mass_lowered <= (double)kMassAllowed * (double)sum.mass_seen);
   } else {
     CHECK(faults[0] != '\0');
   }
-  lehr_step_report sum = {.struct_size = sizeof sum};
-  MUST(lehr_step_totals(runtime, &sum));
-  CHECK(kMassAllowed > 0 ? sum.lowered > 0 && did.off > 0 : sum.lowered + did.off == 0);
-  CHECK((double)sum.mass_lowered <= (double)kMassAllowed * (double)sum.mass_seen);
   MUST(lehr_close(runtime));
   printf(
       "arrivals: seed %llu, %llu turns: %llu steps, %llu admitted, %llu finished, %llu refused, "
