@@ -70,11 +70,8 @@ Result<std::unique_ptr<BlockStore>> BlockStore::create(const BlockStoreOptions& 
   config.measured = options.movers;
   LEHR_ASSIGN(auto engine, transfer::make_host_engine(std::move(config)));
   // The catalog hands out slots; to the engine all of them are taken from the start.
-  const auto tiers = static_cast<TierId>(engine->tiers());
-  for (TierId t = 0; t < tiers; ++t) {
-    std::vector<SlotId> all(t == kHostTier ? host : options.slots[t]);
-    if (!all.empty()) LEHR_TRY(engine->allocate(t, all));
-  }
+  for (std::size_t t = 0; t < engine->tiers(); ++t)
+    LEHR_TRY(transfer::take_all_slots(*engine, static_cast<TierId>(t)));
   return std::unique_ptr<BlockStore>(new BlockStore(options, std::move(engine)));
 }
 

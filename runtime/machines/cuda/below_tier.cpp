@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
-#include <system_error>
 
 #include <fmt/core.h>
 
 #include "transfer/arena.hpp"
+#include "transfer/host_engine.hpp"
 #include "transfer/page_file.hpp"
 
 namespace lehr::runtime::cuda {
@@ -26,28 +25,14 @@ std::int64_t now_ns() {
       .count();
 }
 
-/// The runtime hands out slots itself: the engine's are all taken at once, in order.
-Status take_all(transfer::TransferEngine& engine, TierId tier, std::size_t count) {
-  std::vector<SlotId> slots(count);
-  LEHR_TRY(engine.allocate(tier, slots));
-  const bool numbered =
-      std::all_of(slots.begin(), slots.end(), [&](SlotId s) { return s < count; });
-  return numbered ? Status{} : internal_error("cuda machine: slots are not numbered from 0");
-}
-
 Result<transfer::PageFileConfig> file_of(const BelowConfig& config) {
   transfer::PageFileConfig file;
   file.name = config.name;
-  file.path = config.options.directory;
   file.pages = config.slots;
   file.page_bytes = config.page_bytes;
-  if (!file.path.empty()) return file;
-  std::error_code error;
-  file.path = std::filesystem::temp_directory_path(error).string();
-  if (error) {
-    return not_found(
-        fmt::format("{}: no folder for temporary files ($TMPDIR): {}", file.name, error.message()));
-  }
+  auto folder = transfer::scratch_folder(config.options.directory);
+  if (!folder) return not_found(file.name + ": " + folder.error().what);
+  file.path = *std::move(folder);
   return file;
 }
 
@@ -85,8 +70,8 @@ Result<std::unique_ptr<transfer::TransferEngine>> make_engine(const BelowConfig&
   parts.faults = config.options.faults;
   parts.max_jobs = kJobs;
   LEHR_ASSIGN(auto engine, transfer::TransferEngine::create(std::move(parts)));
-  LEHR_TRY(take_all(*engine, kMemory, places));
-  LEHR_TRY(take_all(*engine, kFile, config.slots));
+  LEHR_TRY(transfer::take_all_slots(*engine, kMemory));
+  LEHR_TRY(transfer::take_all_slots(*engine, kFile));
   return engine;
 }
 
