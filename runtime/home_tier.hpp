@@ -34,6 +34,7 @@ class HomeTier {
   // Blocks whose pages never move down, for attention that may read any of them. Blocks are kept
   // from the first keep_none() on; before it, none is.
   void keep_none();
+  /// Of any page of the block.
   void keep(PageId block) { kept_[table_.block_index(block)] = keeping_; }
   void let_go(PageId block) { kept_[table_.block_index(block)] = 0; }
   bool keeps() const { return keeping_ != 0; }

@@ -389,6 +389,7 @@ bool Runtime::write_back(PageId page, Layer& layer) {
     ++layer.report.busy_write_backs;
     return false;
   }
+  home_.keep(page);  // it may have waited for a batch that it is not of, and has yet to be written
   const TierId home = home_.home();
   layer.load.link[to_home_].add(page_bytes_);
   layer.load.hbm_bytes += page_bytes_;

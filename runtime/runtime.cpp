@@ -539,6 +539,10 @@ Status Runtime::suspend(SequenceId id) {
     if (home_.keeps() && table_.block_refs(base) == 1) home_.let_go(base);
   }
   Status room = own_tail_block ? make_room_at_home(held_.size()) : Status{};
+  if (!room && home_.keeps()) {
+    home_.keep_none();
+    room = make_room_at_home(held_.size());
+  }
   if (!room) {
     if (room.error().code != Code::kRefused) return room;
     return refused(Reason::kLowerTierBusy,

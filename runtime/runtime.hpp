@@ -151,9 +151,9 @@ class Runtime {
   Status release(SequenceId sequence);
 
   /// For attention that may read any page of a sequence: those that lie below the home tier only
-  /// come up, and all stay above it until the next call names other sequences; pages that these
-  /// then gain, too. kRefused where the home tier cannot hold them, others' pages moved down, at
-  /// most. Nothing to do where no tier is below.
+  /// come up and stay, with what these then gain, until the next call, or until suspend() finds no
+  /// other room for a tail. kRefused where the home tier cannot hold them, others' pages moved
+  /// down, at most. Nothing to do where no tier is below.
   Status keep_up(std::span<const SequenceId> sequences);
 
   /// Rolls back to the first `tokens`: pages past them are let go. A page that is partial then is a

@@ -753,8 +753,10 @@ Status DeviceContents::gather(std::uint32_t layer, std::span<const SequenceId> i
     LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
     LEHR_TRY(device_->wait(Lane::kMain, beside));
     arrive();
-    LEHR_TRY(keep_up(ids));
   }
+  std::vector<SequenceId> read(ids.begin(), ids.end());
+  for (const Member& m : batch_) read.push_back(m.id);  // of an open chunk
+  LEHR_TRY(keep_up(read));
   kernels::StepShape s = shape(static_cast<std::uint32_t>(ids.size()), 1);
   const std::uint32_t heads = geometry_.kv_heads;
   s.max_pages = std::max(

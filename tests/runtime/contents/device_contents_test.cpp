@@ -203,6 +203,53 @@ TEST_CASE("device contents: a batch that the home tier cannot hold is refused, a
   CHECK(world.wrong_rows() == 0);
 }
 
+TEST_CASE(
+    "device contents: a page that waited for room at home is not moved down as it is written") {
+  DeviceWorld world({.hbm = 60, .host = 12, .nvme = 200});
+  Rng random(3);
+  const std::uint32_t a = world.create(), c = world.create(), b = world.create();
+  (void)world.run({a, c}, {some_tokens(random, 31), some_tokens(random, 16)}, {});
+  // The home tier is full of the batch's pages: those of a's second block wait in HBM.
+  (void)world.run({a, c}, {some_tokens(random, 1), some_tokens(random, 1)}, {});
+  CHECK((world.runtime->table().flags[world.runtime->blocks(a)[1]] & runtime::kTail) != 0);
+  // They find room in a step that fills a block of its own batch, and so needs room, too.
+  (void)world.run({b}, {some_tokens(random, 31)}, {});
+  (void)world.run({b}, {some_tokens(random, 1)}, {});
+  CHECK(world.wrong_rows() == 0);
+}
+
+TEST_CASE("device contents: a chunk's layer gathers a sequence that lies in the file") {
+  DeviceWorld world({.hbm = 12, .host = 12, .nvme = 200});
+  Rng random(3);
+  const std::uint32_t a = world.create(), b = world.create();
+  (void)world.run({a}, {some_tokens(random, kPage)}, {});
+  (void)world.run({b}, {some_tokens(random, 2 * kPage)}, {});  // takes all of the home tier
+  world.truncate(b, 0);
+  const std::vector<Tokens> tokens = {some_tokens(random, 2)};
+  world.begin({b}, tokens);
+  REQUIRE(world.contents->append(0, world.made(0, 0, kHeads, tokens, 2, false),
+                                 world.made(1, 0, kHeads, tokens, 2, false)));
+  const auto k = DeviceWorld::tensor(world.room(kHeads * kPage * kDim), 1, kHeads, kPage, true);
+  const auto v = DeviceWorld::tensor(world.room(kHeads * kPage * kDim), 1, kHeads, kPage, true);
+  REQUIRE(world.contents->gather(0, std::vector<runtime::SequenceId>{a}, k, v));
+  world.finish();
+  const contents::Tensor made = world.made(0, 0, kHeads, {world.text.at(a)}, kPage, true);
+  CHECK(std::memcmp(k.data, made.data, std::size_t{kHeads} * kPage * kDim * 2) == 0);
+  REQUIRE(world.contents->abandon());
+}
+
+TEST_CASE("device contents: a tail leaves the device while another's pages fill the home tier") {
+  DeviceWorld world({.hbm = 60, .host = 12, .nvme = 200});
+  Rng random(3);
+  const std::uint32_t a = world.create(), b = world.create();
+  (void)world.run({a}, {some_tokens(random, 3)}, {});
+  (void)world.run({b}, {some_tokens(random, 2 * kPage)}, {});
+  world.suspend(a);
+  (void)world.run({b}, {some_tokens(random, 1)}, {});
+  world.resume(a);
+  CHECK(world.wrong_rows() == 0);
+}
+
 TEST_CASE("device contents: what the file returns wrong is found, and ends what relies on it") {
   const auto [plan, code] = GENERATE(table<const char*, Code>({{"read#20=eio", Code::kIo},
                                                                {"read#20=bitflip", Code::kCorrupt},
