@@ -646,6 +646,10 @@ Result<runtime::StepReport> DeviceContents::end() {
 
 /// Pages that the step filled go to their slots, and home.
 Status DeviceContents::finish_moves() {
+  if (!filled_.empty()) {  // a slot may be one whose page, in this step too, goes home beside it
+    LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
+    LEHR_TRY(device_->wait(Lane::kMain, beside));
+  }
   LEHR_TRY(move(still_wanted(filled_), Lane::kMain));
   for (const Install& f : filled_) {
     if (rows_.generation(f.slot) == f.generation) rows_.put(f.slot, f.page);
