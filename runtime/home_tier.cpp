@@ -45,6 +45,7 @@ Status HomeTier::move_one_down(placement::LayerLoad& load, std::vector<PageOp>* 
   if (!has_below())
     return refused(Reason::kNoSpace, "the home tier is full and no tier is below it");
   // Two rounds: the first takes the second chance from pages read since the last pass.
+  bool full = false;
   for (std::size_t tries = 0; tries < 2 * clock_.size(); ++tries) {
     const std::size_t at = hand_;
     hand_ = (hand_ + 1) % clock_.size();
@@ -59,7 +60,8 @@ Status HomeTier::move_one_down(placement::LayerLoad& load, std::vector<PageOp>* 
     const bool before = is_down(page);
     if (!resident(table_.residency[page], below_)) {
       if (!table_.reserve(page, below_)) {
-        return refused(Reason::kLowerTierBusy, "the tier below the home tier is full");
+        full = true;  // one that has a copy there can still leave
+        continue;
       }
       load.link[down_].add(table_.bytes(page));
       if (ops != nullptr) {
@@ -73,6 +75,7 @@ Status HomeTier::move_one_down(placement::LayerLoad& load, std::vector<PageOp>* 
     clock_[at] = kNoPage;
     return {};
   }
+  if (full) return refused(Reason::kLowerTierBusy, "the tier below the home tier is full");
   return refused(Reason::kNoEvictable,
                  fmt::format("every page of the home tier is held: what one layer reads and writes "
                              "does not fit in its {} pages",

@@ -333,7 +333,10 @@ Status DeviceContents::attend(std::uint32_t layer, const AttendCall& call) {
   std::uint32_t most = 0;
   for (const Member& m : batch_) most = std::max(most, m.tokens);
   LEHR_TRY(check_call(layer, call, most));
-  if (batch_.empty()) {
+  if (most == 0) {  // nobody, or nobody with a query
+    const std::size_t codes = batch_.size() * geometry_.kv_heads * call.code_pitch;
+    if (call.mass != nullptr) std::fill_n(call.mass, codes, kNoMass);
+    if (call.peak != nullptr) std::fill_n(call.peak, codes, kNoMass);
     layers_.close();
     return {};
   }

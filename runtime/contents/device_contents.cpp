@@ -587,6 +587,11 @@ Status DeviceContents::send_moves() {
   LEHR_ASSIGN(const Mark here, device_->mark(Lane::kMain));
   LEHR_TRY(device_->wait(Lane::kSide, here));
   LEHR_TRY(move(write_backs_, Lane::kSide));
+  if (!write_backs_.empty()) {
+    // Pages that had to wait for room at home: the step may read them there, and fill their slots.
+    LEHR_ASSIGN(const Mark home, device_->mark(Lane::kSide));
+    LEHR_TRY(device_->wait(Lane::kMain, home));
+  }
   const std::vector<PagePair> pairs = still_wanted(installs_);
   LEHR_TRY(move(pairs, Lane::kSide));
   moved_ += write_backs_.size() + pairs.size();
@@ -646,10 +651,6 @@ Result<runtime::StepReport> DeviceContents::end() {
 
 /// Pages that the step filled go to their slots, and home.
 Status DeviceContents::finish_moves() {
-  if (!filled_.empty()) {  // a slot may be one whose page, in this step too, goes home beside it
-    LEHR_ASSIGN(const Mark beside, device_->mark(Lane::kSide));
-    LEHR_TRY(device_->wait(Lane::kMain, beside));
-  }
   LEHR_TRY(move(still_wanted(filled_), Lane::kMain));
   for (const Install& f : filled_) {
     if (rows_.generation(f.slot) == f.generation) rows_.put(f.slot, f.page);

@@ -135,6 +135,30 @@ TEST_CASE("device contents: a captured step replays while pages move") {
                                       std::vector<std::uint32_t>{1, 1, 1}, nullptr));
 }
 
+TEST_CASE("device contents: a page that waited for room is read at home only once it is there") {
+  const auto seed = static_cast<std::uint64_t>(GENERATE(range(1, 31)));
+  CAPTURE(seed);
+  DeviceWorld world({.hbm = 14, .host = 12, .seed = seed});
+  Rng random(seed);
+  const std::uint32_t a = world.create(), b = world.create();
+  (void)world.run({a}, {some_tokens(random, 32)}, {});  // two pages of six groups: home is full
+  (void)world.run({b}, {some_tokens(random, 15)}, {});
+  (void)world.run({b}, {some_tokens(random, 1)}, {});  // full, and has to wait in HBM
+  world.finish();
+  REQUIRE(world.runtime->table().slots(1).available() == 0);
+  world.release(a);
+  // Now it goes home, and the tails of this step take its places in HBM.
+  const std::uint32_t c = world.create();
+  const std::vector<Tokens> tokens = {some_tokens(random, 1), some_tokens(random, 1)};
+  const auto outs = world.run({b, c}, tokens, {});
+  world.finish();
+  for (std::uint32_t l = 0; l < kLayers; ++l) {
+    CHECK(distance(outs[l], 0, world.text.at(b), 1, l) < 2e-3);
+    CHECK(distance(outs[l], 1, world.text.at(c), 1, l) < 2e-3);
+  }
+  CHECK(world.wrong_rows() == 0);
+}
+
 TEST_CASE("device contents: captured steps of sequences that take turns above a file") {
   DeviceWorld world({.hbm = 30, .host = 40, .nvme = 200, .sequences = 1, .tokens = 200});
   Rng random(5);
@@ -304,6 +328,16 @@ TEST_CASE("device contents: what cannot be is refused with a reason, and the ste
   world.text.at(a).pop_back();
   CHECK(world.wrong_rows() == 0);
   (void)world.run({a, b}, {some_tokens(random, 1), some_tokens(random, 1)}, {});
+  CHECK(world.wrong_rows() == 0);
+}
+
+TEST_CASE("device contents: a chunk in which nobody gets a token attends to nothing") {
+  DeviceWorld world({.hbm = 64});
+  Rng random(3);
+  const std::uint32_t a = world.create(), b = world.create();
+  (void)world.run({a}, {some_tokens(random, 20)}, {});
+  (void)world.run({a, b}, {Tokens{}, Tokens{}}, {});
+  CHECK(world.runtime->tokens(a) == 20U);
   CHECK(world.wrong_rows() == 0);
 }
 

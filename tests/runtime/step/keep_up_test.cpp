@@ -130,6 +130,22 @@ TEST_CASE("keep_up refuses where the file is full") {
   CHECK(r->keep_up({&a, 1}));
 }
 
+TEST_CASE("where the file is full, pages that have a copy in it can still leave") {
+  const auto r = make(three_tiers(20, 6, 5));
+  const SequenceId a = start(*r, 20), b = start(*r, 20), c = start(*r, 2), d = start(*r, 2);
+  CHECK(r->keep_up({&b, 1}).error().reason == Reason::kLowerTierBusy);
+  CHECK(down(*r, a) == 1);  // there was room for one
+  REQUIRE(r->keep_up({&a, 1}));
+  REQUIRE(r->table().slots(kHome).available() == 0);
+  REQUIRE(r->table().slots(kFile).available() == 0);
+  REQUIRE(r->keep_up({&d, 1}));
+  REQUIRE(r->suspend(c));  // its tail in the place of the page of a's that came up and has a copy
+  CHECK(down(*r, a) == 1);
+  CHECK(r->totals().link[3].count == 1);
+  CHECK(r->suspend(d).error().reason == Reason::kLowerTierBusy);
+  CHECK(r->validate());
+}
+
 TEST_CASE("a tail that has to go home finds room where there is a tier below") {
   const std::uint32_t file = GENERATE(20U, 0U);
   auto options = three_tiers(3, 5, file);
