@@ -248,6 +248,8 @@ TEST_CASE("device contents: a chunk's layer gathers a sequence that lies in the 
   const std::uint32_t a = world.create(), b = world.create();
   (void)world.run({a}, {some_tokens(random, kPage)}, {});
   (void)world.run({b}, {some_tokens(random, 2 * kPage)}, {});  // takes all of the home tier
+  world.suspend(a);  // leaves HBM: now it is in the file alone
+  world.resume(a);
   world.truncate(b, 0);
   const std::vector<Tokens> tokens = {some_tokens(random, 2)};
   world.begin({b}, tokens);
