@@ -117,7 +117,6 @@ Status DeviceContents::make_memory() {
   LEHR_ASSIGN(home_, device_->pinned(home_pages * home_stride_));
   if (file) {
     FileBelowOptions below;
-    below.home = options_.home;
     below.below = options_.below;
     below.page_bytes = page_bytes_;
     below.home_pages = home_pages;
@@ -759,9 +758,11 @@ Status DeviceContents::gather(std::uint32_t layer, std::span<const SequenceId> i
     LEHR_TRY(device_->wait(Lane::kMain, beside));
     arrive();
   }
-  std::vector<SequenceId> read(ids.begin(), ids.end());
-  for (const Member& m : batch_) read.push_back(m.id);  // of an open chunk
-  LEHR_TRY(keep_up(read));
+  if (below_) {
+    std::vector<SequenceId> read(ids.begin(), ids.end());
+    for (const Member& m : batch_) read.push_back(m.id);  // of an open chunk
+    LEHR_TRY(keep_up(read));
+  }
   kernels::StepShape s = shape(static_cast<std::uint32_t>(ids.size()), 1);
   const std::uint32_t heads = geometry_.kv_heads;
   s.max_pages = std::max(

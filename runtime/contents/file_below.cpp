@@ -17,19 +17,12 @@ constexpr TierId kMemory = 0, kFile = 1;
 constexpr std::size_t kBatch = 4096;
 constexpr std::int64_t kPatientNs = 60'000'000'000;
 
-transfer::ArenaConfig arena_of(const FileBelowOptions& options) {
-  transfer::ArenaConfig arena;
-  arena.page_bytes = options.page_bytes;
-  arena.pages = options.home_pages;
-  return arena;
-}
-
 }  // namespace
 
 Bytes FileBelow::stride(Bytes page_bytes) {
-  FileBelowOptions options;
-  options.page_bytes = page_bytes;
-  return transfer::Arena::stride_for(arena_of(options));
+  transfer::ArenaConfig arena;
+  arena.page_bytes = page_bytes;
+  return transfer::Arena::stride_for(arena);
 }
 
 FileBelow::FileBelow(const FileBelowOptions& options,

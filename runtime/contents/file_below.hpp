@@ -13,7 +13,7 @@
 namespace lehr::contents {
 
 struct FileBelowOptions {
-  TierId home = 0, below = 0;  ///< as operations number them
+  TierId below = 0;  ///< the file, as operations number it; the other end is the home tier
   Bytes page_bytes = 0;
   std::uint32_t home_pages = 0;
   std::uint32_t pages = 0;  ///< of the file
